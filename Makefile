@@ -1,0 +1,66 @@
+# Every target makes the environment it needs in .venv, from nothing but Python 3.11 or newer with pip.
+#   make demo    train a small model on the built-in text and look at what it learned
+#   make test    the tests; SLOW=1 adds the long ones
+#   make check   the gates: format, lint, types, layers, contracts
+#   make bench   time a training step beside PyTorch
+#   make wheels  build every distribution into dist/ and prove that they install
+#   make clean   remove .venv, dist and caches; runs/ stays
+# PYTHON=python3.12 chooses the interpreter of a new environment.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+DISTRIBUTIONS := core plugins/cpu
+SOURCES := $(wildcard core/src plugins/*/src scripts benchmarks examples)
+SLOW ?=
+PYTEST_ARGS ?=
+OUT ?=
+
+.DELETE_ON_ERROR:
+.PHONY: demo test check bench wheels clean
+
+demo: .venv/ready
+	@out="$(OUT)"; n=1; \
+	while [ -z "$$out" ]; do [ -e runs/demo-$$n ] || out=runs/demo-$$n; n=$$((n + 1)); done; \
+	$(BIN)/turret train --config examples/demo.toml --out "$$out" && echo "loss curve: $$out/loss.png" >&2
+
+# The contract tests read the repository and not the program: `make check` has them.
+test: .venv/ready-dev
+	$(BIN)/python -m pytest --ignore tests/contract $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
+
+check: .venv/ready-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
+
+bench: .venv/ready-bench
+	$(BIN)/python benchmarks/train_step.py --peer torch --json
+
+wheels: .venv/ready-dev
+	rm -rf dist $(DISTRIBUTIONS:=/build)
+	for each in $(DISTRIBUTIONS); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$each || exit 1; done
+	$(BIN)/python scripts/prove_wheels.py dist
+
+clean:
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(DISTRIBUTIONS:=/build) $(wildcard core/src/*.egg-info plugins/*/src/*.egg-info)
+	find core plugins tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/ready: constraints.txt $(DISTRIBUTIONS:=/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "turret needs Python 3.11 or newer, '$(PYTHON)' is not: try make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "installing into .venv" >&2
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) setuptools
+	$(PIP) --no-build-isolation --editable "./core[plot]" --editable ./plugins/cpu
+	@touch $@
+
+.venv/ready-dev: .venv/ready requirements-dev.txt
+	$(PIP) --requirement requirements-dev.txt
+	@touch $@
+
+.venv/ready-bench: .venv/ready-dev requirements-bench.txt
+	$(PIP) --requirement requirements-bench.txt
+	@touch $@

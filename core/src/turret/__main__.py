@@ -1,0 +1,5 @@
+"""`python -m turret` is `turret`."""
+
+from turret.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,172 @@
+"""`turret train`: options, configuration file and resumption put together into one run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+OPTIONS: tuple[tuple[str, type, str], ...] = (
+    ("model", str, "Model family: decoder or mini [decoder]"),
+    ("backend", str, "Backend, as in cpu or cuda:1 [TURRET_BACKEND, or the best usable one]"),
+    ("layers", int, "Transformer blocks [4]"),
+    ("heads", int, "Query heads [4]"),
+    ("kv-heads", int, "Key-value heads [decoder: as many as heads; mini: half]"),
+    ("width", int, "Model width [128]"),
+    ("ff", int, "Hidden width of feed-forward layers [decoder: 4 x width; mini: 8/3 x width]"),
+    ("context", int, "Tokens a model sees at once [64]"),
+    ("batch", int, "Windows per batch [12]"),
+    ("accumulate", int, "Batches per update [1]"),
+    ("steps", int, "Updates [2000]"),
+    ("lr", float, "Highest learning rate [0.001]"),
+    ("min-lr", float, "Learning rate at the end of the cosine [lr / 10]"),
+    ("warmup", int, "Steps of linear warmup [100, at most a tenth of the steps]"),
+    ("schedule", str, "cosine or constant [cosine]"),
+    ("beta1", float, "Adam's decay of first moments [0.9]"),
+    ("beta2", float, "Adam's decay of second moments [0.99]"),
+    ("weight-decay", float, "Decoupled decay of matrices and tables [0.1]"),
+    ("grad-clip", float, "Largest global gradient norm, inf for none [1.0]"),
+    ("seed", int, "Decides weights and batches [0]"),
+    ("val-fraction", float, "Share of the corpus, at its end, kept for validation [0.1]"),
+    ("eval-every", int, "Steps between validations [250]"),
+    ("eval-batches", int, "Batches per validation [20]"),
+    ("checkpoint-every", int, "Steps between checkpoints [500]"),
+    ("keep", int, "Checkpoints kept [3]"),
+    ("log", str, "auto, progress or json [auto: a progress bar on a terminal, else JSON lines on stderr]"),
+)
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for name, kind, text in reversed(OPTIONS):
+        function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
+    return function
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; must be new or empty.")
+@click.option(
+    "--resume",
+    metavar="DIR|auto",
+    help="Continue from a checkpoint or run folder; auto: from the last good checkpoint in --out, if there is one.",
+)
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with these options as keys."
+)
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="PATH",
+    help="File or folder of UTF-8 text; may be repeated [builtin:python-docs]",
+)
+@_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    out: Path | None,
+    resume: str | None,
+    config_file: Path | None,
+    corpus: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Train a transformer on text.
+
+    The run folder gets checkpoints, metrics.jsonl and a loss curve. What is on the command line beats the configuration
+    file, which beats the defaults in brackets. stdout carries one JSON object at the end; progress goes to stderr.
+    Ctrl-C finishes the step, saves and exits with 130; SIGTERM with 143.
+    """
+    from turret.train.config import checked_values
+
+    given = {} if config_file is None else checked_values(_read_toml(config_file), source=str(config_file))
+    options_given = {name: value for name, value in options.items() if value is not None}
+    given |= checked_values(options_given, source="the command line")
+    if corpus:
+        given["corpus"] = corpus
+    ctx.exit(_run(out, resume, given))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    from turret.spi import ConfigError
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+
+
+def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:
+    from turret.registry import open_backend
+    from turret.train.resume import plan
+    from turret.train.run import run_training
+    from turret.train.telemetry import choose_sink
+
+    from .notices import switch_to_json
+
+    planned = plan(out, resume, given)
+    if planned.config.log == "json" or (planned.config.log == "auto" and not sys.stderr.isatty()):
+        switch_to_json()
+    for path, reason in planned.skipped:
+        _notice(f"skipped the bad checkpoint {path}: {reason}")
+    if planned.notice:
+        _notice(planned.notice)
+    backend = open_backend(planned.config.backend)
+    sink = choose_sink(planned.config.log, sys.stderr)
+    try:
+        result = run_training(
+            planned.config, planned.out, backend, resume=planned.checkpoint, observers=[sink]
+        )
+    finally:
+        sink.close()
+    _report(result, planned.out)
+    return {"finished": 0, "SIGINT": 130, "SIGTERM": 143}[result.done.reason]
+
+
+def _notice(text: str) -> None:
+    import logging
+
+    logging.getLogger("turret").warning(text)
+
+
+def _report(result: Any, out: Path) -> None:
+    """The one JSON object on stdout, with a sample of what was learned and, where matplotlib is, the loss curve."""
+    from turret.generate import SamplingConfig, StopRules, generate_text
+    from turret.spi import MissingExtra
+    from turret.train.metrics import read_metrics
+    from turret.train.plot import plot_losses
+    from turret.train.run import LOSS_CURVE, METRICS
+
+    curve = None
+    try:
+        records = read_metrics(out / METRICS)
+        curve = str(plot_losses(records, out / LOSS_CURVE)) if records else None
+    except MissingExtra as error:
+        _notice(str(error))
+    tokenizer = result.config.tokenizer
+    rules = StopRules(max_new_tokens=200, eos_id=tokenizer.eos_id)
+    sampling = SamplingConfig(temperature=0.8, top_k=40, seed=result.config.seed)
+    done = result.done
+    click.echo(
+        json.dumps(
+            {
+                "steps": done.step,
+                "tokens_seen": done.tokens_seen,
+                "train_loss": done.train_loss,
+                "val_loss": done.val_loss,
+                "tokens_per_second": round(done.tokens_per_second, 1),
+                "seconds": round(done.seconds, 3),
+                "parameters": result.model.parameter_count(),
+                "backend": result.backend.spec,
+                "device": result.backend.tools.storage.device().name,
+                "checkpoint": done.checkpoint,
+                "loss_curve": curve,
+                "sample": "".join(generate_text(result.model, tokenizer, "\n", sampling=sampling, rules=rules)),
+            },
+            ensure_ascii=False,
+        )
+    )

@@ -1,0 +1,16 @@
+"""Text on the host: tokenizers, corpora, their provenance, and batches that restart at any step."""
+
+from .batches import Batch as Batch
+from .batches import BatchSampler as BatchSampler
+from .batches import Split as Split
+from .builtin import PYTHON_DOCS as PYTHON_DOCS
+from .corpora import Corpus as Corpus
+from .corpora import open_corpus as open_corpus
+from .manifest import Manifest as Manifest
+from .manifest import Source as Source
+from .position import DataPosition as DataPosition
+from .tokenizers import ByteLevelTokenizer as ByteLevelTokenizer
+from .tokenizers import ByteTokenizer as ByteTokenizer
+from .tokenizers import ReservedByteTokenizer as ReservedByteTokenizer
+from .tokenizers import Tokenizer as Tokenizer
+from .tokenizers import tokenizer_for as tokenizer_for

@@ -1,0 +1,105 @@
+"""NF4 weights without bit operations: a byte is an index into a table of 256 pairs of levels."""
+
+from __future__ import annotations
+
+import math
+from typing import Generic
+
+import numpy as np
+
+from turret.spi import NF4_LEVELS, A, Host, Packed, Required
+
+from .linear import DerivedLinear
+from .ops import Ops
+
+GROUP = 256  # block scales that share one scale of their own
+
+
+def dynamic_levels() -> Host:
+    """The 256 levels of a doubly quantized scale, float32, ascending from -0.99296874 to 1 with 0 at index 127.
+
+    For each decade 10^(i-6), i = 0..6: the midpoints of 2^i equal parts of [0.1, 1], with both signs; then 0 and 1.
+    Source: Dettmers 2016, section 2.2 (dynamic tree quantization).
+    """
+    levels = [0.0, 1.0]
+    for i in range(7):
+        edges = np.linspace(0.1, 1.0, 2**i + 1)
+        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (i - 6)
+        levels += [*middles, *-middles]
+    return np.sort(np.array(levels)).astype(np.float32)
+
+
+class DerivedQuantizedLinear(Generic[A]):
+    """The layout of `Packed`, bit for bit; the weight is unpacked whole at every use.
+
+    A level is found by halving the list of midpoints, four steps for 16 levels and eight for 256; a value on a midpoint
+    takes the lower level. A block of zeros has the scale 0 and unpacks to zeros.
+    """
+
+    def __init__(self, required: Required[A]) -> None:
+        self._ops, self._linear = Ops(required), DerivedLinear(required)
+        levels, dynamic = np.array(NF4_LEVELS, np.float32), dynamic_levels()
+        put = required.storage.from_host  # at opening: inside a trace a constant made lazily would leak
+        self._pairs = put(np.stack([np.repeat(levels, 16), np.tile(levels, 16)], axis=1))
+        self._midpoints = put(_midpoints(levels))
+        self._dynamic, self._dynamic_midpoints = put(dynamic), put(_midpoints(dynamic))
+
+    def pack(self, weight: A, /, *, block: int, double: bool) -> Packed[A]:
+        o, count = self._ops, math.prod(weight.shape)
+        units, scales = self._scaled(o.flat(o.cast(weight, "float32")), block)
+        nibbles = o.reshape(self._nearest(units, self._midpoints), (units.shape[0] // 2, 2))
+        high, low = (o.reshape(o.cut(nibbles, 1, i, i + 1), (units.shape[0] // 2,)) for i in (0, 1))
+        codes = o.cast(o.add(o.multiply(high, 16), low), "uint8")
+        codes = o.cut(codes, 0, 0, (count + 1) // 2)
+        if not double:
+            return Packed(codes, scales, None, None, weight.shape, block)
+        offset = o.mean(scales, axis=0)
+        units, group_scales = self._scaled(o.subtract(scales, offset), GROUP)
+        scale_codes = o.cast(self._nearest(units, self._dynamic_midpoints), "uint8")
+        return Packed(codes, o.cut(scale_codes, 0, 0, scales.shape[0]), group_scales, offset, weight.shape, block)
+
+    def unpack(self, packed: Packed[A], /) -> A:
+        o, scales = self._ops, packed.scales
+        if packed.group_scales is not None and packed.offset is not None:
+            levels = o.gather_rows(self._dynamic, o.cast(scales, "int32"))
+            scales = o.add(self._stretched(levels, packed.group_scales, GROUP), packed.offset)
+        pairs = o.gather_rows(self._pairs, o.cast(packed.codes, "int32"))
+        values = o.cut(o.flat(pairs), 0, 0, math.prod(packed.shape))
+        return o.reshape(self._stretched(values, scales, packed.block), packed.shape)
+
+    def linear(self, x: A, packed: Packed[A], bias: A | None, /) -> A:
+        return self._linear.linear(x, self._ops.like(self.unpack(packed), x), bias)
+
+    def linear_vjp_input(self, dy: A, packed: Packed[A], /) -> A:
+        return self._linear.linear_vjp_input(dy, self._ops.like(self.unpack(packed), dy))
+
+    def _tiles(self, values: A, block: int) -> A:
+        """(n,) padded with zeros to (blocks, block)."""
+        o, count = self._ops, values.shape[0]
+        blocks = -(-count // block)
+        return o.reshape(o.pad(values, [(0, blocks * block - count)]), (blocks, block))
+
+    def _scaled(self, values: A, block: int) -> tuple[A, A]:
+        """(n,) to values within [-1, 1], padded to whole blocks and flat, and the scale of each block."""
+        o, tiles = self._ops, self._tiles(values, block)
+        scales = o.max(o.magnitude(tiles), axis=1)
+        divisors = o.where(o.equal(scales, 0.0), 1.0, scales)
+        return o.flat(o.divide(tiles, o.reshape(divisors, (tiles.shape[0], 1)))), scales
+
+    def _stretched(self, values: A, scales: A, block: int) -> A:
+        """(n,) times the scale of its block."""
+        o, tiles = self._ops, self._tiles(values, block)
+        return o.cut(o.flat(o.multiply(tiles, o.reshape(scales, (tiles.shape[0], 1)))), 0, 0, values.shape[0])
+
+    def _nearest(self, units: A, midpoints: A) -> A:
+        """int32: how many midpoints lie below each value, by halving; their number is 2^steps - 1."""
+        o, step = self._ops, midpoints.shape[0] + 1
+        level = o.full(units.shape, 0, dtype="int32")
+        while (step := step // 2) > 0:
+            above = o.less(o.gather_rows(midpoints, o.add(level, step - 1)), units)
+            level = o.where(above, o.add(level, step), level)
+        return level
+
+
+def _midpoints(levels: Host) -> Host:
+    return ((levels[:-1].astype(np.float64) + levels[1:]) / 2).astype(np.float32)

@@ -1,0 +1,3 @@
+"""Key-value caches."""
+
+from .contiguous import ContiguousCache as ContiguousCache

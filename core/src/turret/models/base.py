@@ -1,0 +1,74 @@
+"""What every language model of turret offers, and the caches it fills."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from turret.nn import LayerCache, Module
+from turret.spi import DataError, ShapeError
+from turret.tensor import Tensor
+
+
+class Cache(Protocol):
+    """Keys and values of every layer for tokens already seen."""
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        ...
+
+    @property
+    def layers(self) -> Sequence[LayerCache]:
+        """One store per block."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """Makes the `count` tokens appended to every layer part of `length`."""
+        ...
+
+
+class LanguageModel(Module, ABC):
+    """Token ids in, logits of the next token out. `kind` is the word in files and on the command line."""
+
+    kind: str
+    vocabulary: int
+    context: int
+    blocks_count: int
+    kv_heads: int
+    head_size: int
+
+    @abstractmethod
+    def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
+        """ids: int32 (B, T), 0 <= id < vocabulary; returns logits (B, T, V), or (B, 1, V) of the last token.
+
+        With a cache, the tokens follow those it holds, and it holds them too afterwards.
+        Raises: ShapeError where tokens pass the context.
+        """
+        ...
+
+    @abstractmethod
+    def config_dict(self) -> dict[str, object]:
+        """The configuration as plain values, for files."""
+        ...
+
+
+def check_ids(ids: Tensor, cache: Cache | None, context: int) -> tuple[int, int]:
+    """(start position, T) of a step.
+
+    Raises: DataError for ids that are not int32 (B, T), ShapeError past the context.
+    """
+    if ids.ndim != 2 or ids.dtype != "int32" or 0 in ids.shape:
+        raise DataError(f"token ids {ids!r}; wanted int32 of shape (B, T) with at least one token")
+    start, count = (0 if cache is None else cache.length), ids.shape[1]
+    if start + count > context:
+        raise ShapeError(
+            f"{start + count} tokens pass the context of {context}; shorten the input, or reset the cache and replay a suffix"
+        )
+    return start, count
+
+
+def layer_cache(cache: Cache | None, layer: int) -> LayerCache | None:
+    """The store of one block, if there is a cache."""
+    return None if cache is None else cache.layers[layer]

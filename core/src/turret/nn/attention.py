@@ -1,0 +1,80 @@
+"""Causal self-attention with grouped key-value heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from turret.spi import ConfigError
+from turret.tensor import Tensor, ops
+
+from .init import INIT_STD, Init
+from .linear import Linear
+from .module import Module
+from .rotary import Rotation
+
+
+class LayerCache(Protocol):
+    """Keys and values of one layer for tokens already seen."""
+
+    @property
+    def length(self) -> int:
+        """Tokens held before the step in progress."""
+        ...
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """k and v: (B, T, K, d) of the new tokens; returns all of them, (B, length + T, K, d)."""
+        ...
+
+
+class CausalSelfAttention(Module):
+    """Queries, keys and values from x, causal attention, and an output projection.
+
+    query and output: (D, D); key and value: (E, D) with E = kv_heads * (D / heads). Query head h reads key-value head
+    h // (heads / kv_heads). Source: Vaswani et al. 2017, section 3.2; Ainslie et al. 2023, section 2.2.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        init: Init,
+        kv_heads: int | None = None,
+        bias: bool = True,
+        residual_std: float = INIT_STD,
+    ) -> None:
+        self.heads = heads
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        check_heads(width, self.heads, self.kv_heads)
+        self.head_size = width // heads
+        narrow = self.kv_heads * self.head_size
+        self.query = Linear(width, width, init=init, bias=bias)
+        self.key = Linear(width, narrow, init=init, bias=bias)
+        self.value = Linear(width, narrow, init=init, bias=bias)
+        self.output = Linear(width, width, init=init, bias=bias, std=residual_std)
+
+    def __call__(self, x: Tensor, cache: LayerCache | None = None, rotation: Rotation | None = None) -> Tensor:
+        """x: (B, T, D); returns the same shape. With a cache the new tokens follow the ones it holds.
+
+        rotation: cos and sin of the new tokens' positions, for queries and keys; none leaves them as they are.
+        """
+        b, t, width = x.shape
+        start = 0 if cache is None else cache.length
+        q = self.query(x).reshape(b, t, self.heads, self.head_size)
+        k = self.key(x).reshape(b, t, self.kv_heads, self.head_size)
+        v = self.value(x).reshape(b, t, self.kv_heads, self.head_size)
+        if rotation is not None:
+            q, k = ops.rope(q, *rotation), ops.rope(k, *rotation)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        mixed = ops.causal_attention(q, k, v, scale=1.0 / math.sqrt(self.head_size), offset=start)
+        return self.output(mixed.reshape(b, t, width))
+
+
+def check_heads(width: int, heads: int, kv_heads: int) -> None:
+    """Raises: ConfigError unless heads divide the width and key-value heads divide the heads."""
+    if heads < 1 or width % heads:
+        raise ConfigError(f"width {width} does not divide over {heads} heads; choose a multiple")
+    if kv_heads < 1 or heads % kv_heads:
+        raise ConfigError(f"{heads} query heads do not divide over {kv_heads} key-value heads; check kv_heads")

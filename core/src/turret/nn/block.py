@@ -1,0 +1,34 @@
+"""The pre-normalized transformer block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from turret.tensor import Tensor
+
+from .attention import CausalSelfAttention, LayerCache
+from .feed_forward import FeedForward, GatedFeedForward
+from .module import Module
+from .normalization import LayerNorm, RMSNorm
+from .rotary import Rotation
+
+
+class Block(Module):
+    """a = x + attention(norm(x)); y = a + feed_forward(norm(a)). Source: Xiong et al. 2020, figure 1b."""
+
+    def __init__(
+        self,
+        *,
+        norm: Callable[[], LayerNorm | RMSNorm],
+        attention: CausalSelfAttention,
+        feed_forward: FeedForward | GatedFeedForward,
+    ) -> None:
+        self.attention_norm = norm()
+        self.attention = attention
+        self.feed_forward_norm = norm()
+        self.feed_forward = feed_forward
+
+    def __call__(self, x: Tensor, cache: LayerCache | None = None, rotation: Rotation | None = None) -> Tensor:
+        """x: (B, T, D); returns the same shape. cache and rotation: as in CausalSelfAttention."""
+        a = x + self.attention(self.attention_norm(x), cache, rotation)
+        return a + self.feed_forward(self.feed_forward_norm(a))

@@ -1,0 +1,31 @@
+"""Initial weights: drawn on the host from a counter-based generator, so that a seed means the same on every backend."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turret.spi import ConfigError, Host, Shape
+
+INIT_STD = 0.02
+
+
+class Init:
+    """Draw number n of a seed is a function of (seed, n) alone. Source of the generator: Salmon et al. 2011 (Philox)."""
+
+    def __init__(self, seed: int) -> None:
+        if not 0 <= seed < 2**64:
+            raise ConfigError(f"seed {seed}; wanted 0 <= seed < 2^64")
+        self._seed = seed
+        self._draws = 0
+
+    def normal(self, shape: Shape, *, std: float = INIT_STD) -> Host:
+        """float32 from N(0, std^2)."""
+        generator = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, self._draws]))
+        self._draws += 1
+        return (generator.standard_normal(shape) * std).astype(np.float32)
+
+    def zeros(self, shape: Shape) -> Host:
+        return np.zeros(shape, np.float32)
+
+    def ones(self, shape: Shape) -> Host:
+        return np.ones(shape, np.float32)

@@ -1,0 +1,40 @@
+"""The affine map and the embedding table."""
+
+from __future__ import annotations
+
+from turret.spi import ConfigError
+from turret.tensor import Parameter, Tensor, ops
+
+from .init import INIT_STD, Init
+from .module import Module
+
+
+class Linear(Module):
+    """x @ weight^T + bias. weight: (outputs, inputs), bias: (outputs,) or none."""
+
+    def __init__(self, inputs: int, outputs: int, *, init: Init, bias: bool = True, std: float = INIT_STD) -> None:
+        _positive("Linear", inputs=inputs, outputs=outputs)
+        self.weight = Parameter(init.normal((outputs, inputs), std=std))
+        self.bias: Parameter | None = Parameter(init.zeros((outputs,))) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (..., inputs); returns (..., outputs)."""
+        return ops.linear(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    """A table of rows. weight: (rows, width)."""
+
+    def __init__(self, rows: int, width: int, *, init: Init, std: float = INIT_STD) -> None:
+        _positive("Embedding", rows=rows, width=width)
+        self.weight = Parameter(init.normal((rows, width), std=std))
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """ids: int32 of any shape, 0 <= id < rows; returns ids.shape + (width,)."""
+        return ops.gather_rows(self.weight, ids)
+
+
+def _positive(what: str, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ConfigError(f"{what} got {name} {size}; wanted at least 1")

@@ -1,0 +1,38 @@
+"""Tables of rotary position angles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turret.spi import ConfigError, ShapeError
+from turret.tensor import Tensor, tensor
+
+from .module import Module
+
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin for the positions of one step."""
+
+
+class Rotary(Module):
+    """cos and sin of position * theta^(-2i/d) for `context` positions, made on the host in float64.
+
+    Source: Su et al. 2021, eq. 15. Half-split pairs.
+    """
+
+    def __init__(self, context: int, head_size: int, *, theta: float = 10_000.0) -> None:
+        if head_size % 2:
+            raise ConfigError(f"rotary positions turn pairs: head size {head_size} must be even")
+        if not theta > 0:
+            raise ConfigError(f"rotary theta {theta}; wanted a positive number")
+        self.context = context
+        frequencies = theta ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
+        angles = np.outer(np.arange(context, dtype=np.float64), frequencies)
+        self.cos = tensor(np.cos(angles).astype(np.float32))
+        self.sin = tensor(np.sin(angles).astype(np.float32))
+
+    def __call__(self, start: int, count: int) -> Rotation:
+        """cos and sin, (count, d/2), of positions start..start+count-1."""
+        stop = start + count
+        if stop > self.context:
+            raise ShapeError(f"positions {start} to {stop - 1} pass the context of {self.context} tokens")
+        return self.cos[start:stop], self.sin[start:stop]

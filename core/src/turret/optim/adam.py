@@ -1,0 +1,234 @@
+"""Adam with decoupled weight decay over named parameters, committed whole or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from turret.registry import OpenBackend
+from turret.spi import Adapted, BackendMismatch, ConfigError, GraphError, Host, NonFiniteError, ShapeError
+from turret.tensor import Gradients, Parameter
+from turret.tensor.graph import Native
+
+from .moments import Moments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Parameters that share a decay rate."""
+
+    parameters: tuple[tuple[str, Parameter], ...]
+    weight_decay: float = 0.0
+
+
+def decay_groups(named: Iterable[tuple[str, Parameter]], weight_decay: float) -> tuple[ParameterGroup, ParameterGroup]:
+    """Two groups: matrices and tables decay, vectors (norms and biases) do not."""
+    everything = tuple((name, p) for name, p in named if p.trainable)
+    matrices = tuple((name, p) for name, p in everything if p.ndim >= 2)
+    vectors = tuple((name, p) for name, p in everything if p.ndim < 2)
+    return ParameterGroup(parameters=matrices, weight_decay=weight_decay), ParameterGroup(parameters=vectors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamStats:
+    """One committed step: its number from 1, the norm of all gradients before clipping, the factor they were scaled by."""
+
+    step: int
+    gradient_norm: float
+    clip_scale: float
+
+
+class Adam:
+    """Source: Kingma and Ba 2015, algorithm 1; decay as in Loshchilov and Hutter 2019, algorithm 2.
+
+    Gradients are scaled down together where their norm passes `max_norm` (None: never). Moments are float32, one pair
+    per parameter, or split into pages of `page_elements`: allocation changes, results do not. A step that would store a
+    value that is not finite raises NonFiniteError and leaves parameters, moments and the step count as they were.
+    Arrays taken from a parameter before a step (views, captured values) must not be used after it.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, Parameter]] | Sequence[ParameterGroup],
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        max_norm: float | None = 1.0,
+        page_elements: int | None = None,
+    ) -> None:
+        groups = _as_groups(parameters)
+        _check_hyper(lr, betas, eps, max_norm, groups)
+        self._names = [name for group in groups for name, _ in group.parameters]
+        self._parameters = [p for group in groups for _, p in group.parameters]
+        self._decay = [group.weight_decay for group in groups for _ in group.parameters]
+        self._backend = _check_parameters(self._names, self._parameters)
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.max_norm = math.inf if max_norm is None else max_norm
+        self.steps = 0
+        self._moments = Moments(self._backend, [p.shape for p in self._parameters], page_elements)
+
+    def step(self, gradients: Gradients | None = None, *, lr: float | None = None) -> AdamStats:
+        """Applies `gradients`, or every parameter's `grad`, which it clears.
+
+        Raises: GraphError for a parameter without a gradient, BackendMismatch for one that has moved, NonFiniteError;
+        nothing is changed then.
+        """
+        for name, p in zip(self._names, self._parameters, strict=True):
+            if p.backend is not self._backend:
+                raise BackendMismatch(
+                    f"'{name}' moved to {p.backend.spec} after its optimizer was made on {self._backend.spec}; "
+                    f"make a new optimizer after module.to(...)"
+                )
+        grads = [self._gradient(name, p, gradients) for name, p in zip(self._names, self._parameters, strict=True)]
+        rate = self.lr if lr is None else lr
+        if not (rate >= 0 and math.isfinite(rate)):
+            raise ConfigError(f"learning rate {rate}; wanted a finite number >= 0")
+        step, put = self.steps + 1, self._backend.tools.storage.from_host
+        scalars = [
+            put(np.array(x, np.float32)) for x in (rate, 1.0 - self.betas[0] ** step, 1.0 - self.betas[1] ** step)
+        ]
+        made = self.compute(grads, *scalars, donate=True)
+        to_host = self._backend.tools.storage.to_host
+        if not bool(to_host(made.finite)):
+            raise NonFiniteError(self._first_bad(grads, step))
+        self.commit(made)
+        norm = float(to_host(made.norm))
+        if gradients is None:
+            for p in self._parameters:
+                p.grad = None
+        return AdamStats(step=step, gradient_norm=norm, clip_scale=1.0 if norm <= self.max_norm else self.max_norm / norm)
+
+    def compute(
+        self, grads: Sequence[Native], lr: Native, correction1: Native, correction2: Native, *, donate: bool
+    ) -> Adapted[Native]:
+        """The update as a pure function of arrays: reads parameters and moments, stores nothing.
+
+        lr, correction1 = 1 - b1^t, correction2 = 1 - b2^t: float32 of rank 0. With `donate` the old arrays may be reused:
+        `commit` must follow.
+        """
+        params = [p.value for p in self._parameters]
+        moments = self._moments
+        made = self._backend.tools.adam.update(
+            moments.split(params),
+            moments.split(grads),
+            moments.first,
+            moments.second,
+            lr=lr,
+            correction1=correction1,
+            correction2=correction2,
+            betas=self.betas,
+            eps=self.eps,
+            decay=moments.spread(self._decay),
+            max_norm=self.max_norm,
+            donate=donate,
+        )
+        return made._replace(params=tuple(moments.join(made.params)))
+
+    def commit(self, made: Adapted[Native]) -> None:
+        """Stores what `compute` made and counts the step."""
+        for p, value in zip(self._parameters, made.params, strict=True):
+            p.replace(value)
+        self._moments.first, self._moments.second = list(made.first), list(made.second)
+        self.steps += 1
+
+    def _gradient(self, name: str, parameter: Parameter, gradients: Gradients | None) -> Native:
+        if gradients is not None:
+            found = gradients.native(parameter)
+        else:
+            found = None if parameter.grad is None else parameter.grad.value
+        if found is None:
+            raise GraphError(f"'{name}' has no gradient: run backward first, or leave it out of the optimizer")
+        if tuple(found.shape) != parameter.shape:
+            raise ShapeError(f"the gradient of '{name}' has shape {tuple(found.shape)}; wanted {parameter.shape}")
+        return found
+
+    def _first_bad(self, grads: Sequence[Native], step: int) -> str:
+        to_host = self._backend.tools.storage.to_host
+        for name, grad in zip(self._names, grads, strict=True):
+            host = to_host(grad)
+            if not np.isfinite(host).all():
+                bad = int(np.size(host) - np.isfinite(host).sum())
+                return (
+                    f"step {step}: the gradient of '{name}' has {bad} of {host.size} values that are not finite; nothing was "
+                    f"changed: lower the learning rate or check the data"
+                )
+        return (
+            f"step {step}: the gradients are finite but the update is not (an overflow in a moment or a parameter); "
+            f"nothing was changed: clip gradients with max_norm or lower the learning rate"
+        )
+
+    def state_dict(self) -> dict[str, Host]:
+        """Host copies of the moments: "first.<name>" and "second.<name>" in the parameters' shapes, whatever the paging."""
+        first, second = self._moments.to_host()
+        named = {f"first.{n}": value for n, value in zip(self._names, first, strict=True)}
+        return named | {f"second.{n}": value for n, value in zip(self._names, second, strict=True)}
+
+    def load_state_dict(self, state: Mapping[str, Host], *, steps: int) -> None:
+        """Takes moments by name and the number of steps behind them.
+
+        Raises: ConfigError for missing and unknown names or a negative count, ShapeError; nothing is changed then.
+        """
+        if steps < 0:
+            raise ConfigError(f"an optimizer after {steps} steps; wanted a count >= 0")
+        wanted = [f"{kind}.{name}" for kind in ("first", "second") for name in self._names]
+        missing, unknown = sorted(set(wanted) - state.keys()), sorted(state.keys() - set(wanted))
+        if missing or unknown:
+            raise ConfigError(f"optimizer state does not fit: missing {missing}, unknown {unknown}")
+        for kind in ("first", "second"):
+            for name, p in zip(self._names, self._parameters, strict=True):
+                if tuple(state[f"{kind}.{name}"].shape) != p.shape:
+                    raise ShapeError(
+                        f"moment '{kind}.{name}' has shape {tuple(state[f'{kind}.{name}'].shape)}; wanted {p.shape}"
+                    )
+        self._moments.load([state[f"first.{n}"] for n in self._names], [state[f"second.{n}"] for n in self._names])
+        self.steps = steps
+
+
+def _as_groups(parameters: Iterable[tuple[str, Parameter]] | Sequence[ParameterGroup]) -> list[ParameterGroup]:
+    items = list(parameters)
+    groups = [item for item in items if isinstance(item, ParameterGroup)]
+    named = [item for item in items if not isinstance(item, ParameterGroup)]
+    if groups and named:
+        raise ConfigError("an optimizer takes parameter groups or (name, parameter) pairs, not both")
+    return groups or [ParameterGroup(parameters=tuple(named))]
+
+
+def _check_hyper(
+    lr: float, betas: tuple[float, float], eps: float, max_norm: float | None, groups: Sequence[ParameterGroup]
+) -> None:
+    if not (lr >= 0 and math.isfinite(lr)):
+        raise ConfigError(f"lr {lr}; wanted a finite number >= 0")
+    for name, beta in zip(("beta1", "beta2"), betas, strict=True):
+        if not 0 <= beta < 1:
+            raise ConfigError(f"{name} {beta}; wanted 0 <= {name} < 1")
+    if not eps > 0:
+        raise ConfigError(f"eps {eps}; wanted a positive number")
+    if max_norm is not None and not max_norm > 0:
+        raise ConfigError(f"max_norm {max_norm}; wanted a positive number, or None for no clipping")
+    for group in groups:
+        if not (group.weight_decay >= 0 and math.isfinite(group.weight_decay)):
+            raise ConfigError(f"weight_decay {group.weight_decay}; wanted a finite number >= 0")
+
+
+def _check_parameters(names: Sequence[str], parameters: Sequence[Parameter]) -> OpenBackend:
+    if not parameters:
+        raise ConfigError("an optimizer got no parameters; pass model.named_parameters()")
+    if not all(names):
+        raise ConfigError("an optimizer got a parameter with an empty name")
+    doubles = sorted({n for n in names if names.count(n) > 1})
+    if doubles or len({id(p) for p in parameters}) != len(parameters):
+        raise ConfigError(f"an optimizer got parameters twice: {', '.join(doubles) or 'one parameter under two names'}")
+    for name, p in zip(names, parameters, strict=True):
+        if not isinstance(p, Parameter):
+            raise ConfigError(f"an optimizer got {type(p).__name__} as '{name}'; wanted a Parameter")
+        if not p.trainable:
+            raise ConfigError(f"'{name}' is frozen; leave it out of the optimizer or set trainable=True")
+        if p.backend is not parameters[0].backend:
+            raise BackendMismatch(
+                f"'{name}' is on {p.backend.spec} and '{names[0]}' on {parameters[0].backend.spec}; move them together"
+            )
+    return parameters[0].backend

@@ -1,0 +1,115 @@
+"""The public seams of the graph: results with a gradient of their own, and recomputation instead of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from turret.spi import DTypeError, GraphError, ShapeError
+
+from .backward import backward
+from .graph import Native, Node, enable_grad, is_recording, next_serial, no_grad
+from .value import Parameter, Tensor, record, same_backend
+
+
+def custom_gradient(
+    output: Tensor, inputs: Sequence[Tensor], vjp: Callable[[Tensor], Sequence[Tensor]], *, name: str = "custom_gradient"
+) -> Tensor:
+    """`output` as a function of `inputs` whose gradient is `vjp`.
+
+    vjp: gradient of the output -> one gradient per input, same shape, dtype and backend as that input. The value of
+    `output` is taken as it is; a graph behind it is ignored. What `vjp` raises reaches the caller of backward.
+
+    Raises: BackendMismatch at once; GraphError, ShapeError, DTypeError from backward where `vjp` breaks its promise.
+    """
+    wanted = tuple(inputs)
+    if not wanted:
+        raise GraphError(f"{name} needs at least one input; a constant has no gradient")
+    backend = same_backend(name, output, *wanted)
+    shapes = [(t.shape, t.dtype) for t in wanted]
+    dtype = output.dtype
+
+    def pull(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
+        with no_grad():
+            made = tuple(vjp(Tensor(dy, backend, dtype)))
+        if len(made) != len(shapes):
+            raise GraphError(f"the vjp of {name} gave {len(made)} gradients; wanted {len(shapes)}, one per input")
+        for i, (gradient, (shape, kind)) in enumerate(zip(made, shapes, strict=True)):
+            same_backend(f"the vjp of {name}, gradient {i},", Tensor(dy, backend, dtype), gradient)
+            if gradient.shape != shape:
+                raise ShapeError(f"the vjp of {name} gave gradient {i} of shape {gradient.shape}; wanted {shape}")
+            if gradient.dtype != kind:
+                raise DTypeError(f"the vjp of {name} gave gradient {i} of dtype {gradient.dtype}; wanted {kind}")
+        return tuple(g.value if need else None for g, need in zip(made, needs, strict=True))
+
+    return record(name, output.value, output, wanted, pull)
+
+
+def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """`fn(*inputs)` whose inside graph is dropped and rebuilt during backward: one more forward for less memory.
+
+    fn must be deterministic and may use parameters freely; any other tensor with a graph must come in as an input.
+    Source: Chen et al. 2016, section 4.
+
+    Raises: GraphError where fn closes over a tensor of the outer graph, or where the rebuilt graph differs.
+    """
+    if not is_recording():
+        return fn(*inputs)
+    inside, leaves = _run(fn, inputs)
+    first, shape = inside.output, inside.output.shape
+    if first.node is None:
+        return first
+
+    def pull(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
+        again, found = _run(fn, inputs)
+        if [id(p) for p in found] != [id(p) for p in leaves]:
+            raise GraphError("checkpoint: fn used other parameters when it ran again; it must be deterministic")
+        if again.output.shape != shape:
+            raise GraphError(f"checkpoint: fn gave shape {again.output.shape} when it ran again and {shape} at first")
+        gradients = backward(again.output, Tensor(dy, again.output.backend, again.output.dtype))
+        pairs = zip((*again.inputs, *leaves), needs, strict=True)
+        return tuple(gradients.native(leaf) if need else None for leaf, need in pairs)
+
+    return record("checkpoint", first.value, first, (*inputs, *leaves), pull)
+
+
+class _Inside:
+    """One run of the function on inputs cut off from the outer graph."""
+
+    __slots__ = ("inputs", "output")
+
+    def __init__(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self.inputs, self.output = inputs, output
+
+
+def _run(fn: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[_Inside, tuple[Parameter, ...]]:
+    mark = next_serial()
+    cut = tuple(Tensor(t.value, t.backend, t.dtype, requires_grad=t.requires_grad) for t in inputs)
+    with enable_grad():
+        output = fn(*cut)
+    if not isinstance(output, Tensor):
+        raise GraphError(f"checkpoint: fn returned {type(output).__name__}; wanted one Tensor")
+    known = {id(t) for t in cut}
+    return _Inside(cut, output), _leaves(output, known, mark)
+
+
+def _leaves(output: Tensor, known: set[int], mark: int) -> tuple[Parameter, ...]:
+    """The parameters behind `output`, in the order they are met."""
+    found: dict[int, Parameter] = {}
+    stack: list[Node | Tensor] = [output.node if output.node is not None else output]
+    seen: set[int] = set()
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Node):
+            if item.serial < mark:
+                raise GraphError(
+                    f"checkpoint: fn closes over the result of '{item.name}' from outside; pass that tensor as an input"
+                )
+            stack.extend(p for p in reversed(item.parents) if p is not None)
+        elif isinstance(item, Parameter):
+            found[id(item)] = item
+        elif id(item) not in known and item.requires_grad:
+            raise GraphError("checkpoint: fn closes over a tensor that requires a gradient; pass it as an input")
+    return tuple(found.values())

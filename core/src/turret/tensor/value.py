@@ -1,0 +1,270 @@
+"""Tensor: a native array, its backend and, while recording, its place in the graph; Parameter: a tensor that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from turret.registry import OpenBackend, current
+from turret.spi import FLOATS, BackendMismatch, DType, DTypeError, GraphError, Host, Shape, ShapeError
+
+from .graph import Native, Node, Vjp, _recording
+
+Number = int | float
+
+
+class Tensor:
+    """An immutable value on one backend. Operators and methods are the functions of `turret.tensor.ops`."""
+
+    __slots__ = ("__weakref__", "backend", "dtype", "node", "requires_grad", "value")
+
+    # NumPy must hand `array + tensor` to __radd__ instead of building an object array.
+    __array_ufunc__ = None
+
+    def __init__(
+        self, value: Native, backend: OpenBackend, dtype: DType, node: Node | None = None, requires_grad: bool = False
+    ) -> None:
+        self.value = value
+        self.backend = backend
+        self.dtype: DType = dtype
+        self.node = node
+        self.requires_grad = requires_grad or node is not None
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.value.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.value.shape)
+
+    def numpy(self) -> Host:
+        """An owned host copy; waits for the device. bfloat16 arrives as float32."""
+        return self.backend.tools.storage.to_host(self.value)
+
+    def item(self) -> float | int | bool:
+        """The value of a one-element tensor as a Python number; waits for the device."""
+        host = self.numpy()
+        if host.size != 1:
+            raise ShapeError(f"item() of a tensor of shape {self.shape}; wanted one element: index or reduce it first")
+        result: float | int | bool = host.reshape(()).item()
+        return result
+
+    def detach(self) -> Tensor:
+        """The same value outside the graph."""
+        return Tensor(self.value, self.backend, self.dtype)
+
+    def backward(self, seed: Tensor | None = None, *, retain: bool = False) -> None:
+        """Adds the gradients of every reachable parameter to its `grad`, or changes nothing if anything fails."""
+        from .backward import backward
+
+        backward(self, seed, retain=retain).add_to_parameters()
+
+    def __bool__(self) -> bool:
+        raise GraphError("a tensor has no truth value; compare .item(), or use ops.where to choose by element")
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len() of a tensor of rank 0; use .item() for its value")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad" if self.requires_grad else ""
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, backend={self.backend.spec}{grad})"
+
+    def __add__(self, other: Tensor | Number) -> Tensor:
+        return _ops.add(self, other)
+
+    def __radd__(self, other: Number) -> Tensor:
+        return _ops.add(other, self)
+
+    def __sub__(self, other: Tensor | Number) -> Tensor:
+        return _ops.subtract(self, other)
+
+    def __rsub__(self, other: Number) -> Tensor:
+        return _ops.subtract(other, self)
+
+    def __mul__(self, other: Tensor | Number) -> Tensor:
+        return _ops.multiply(self, other)
+
+    def __rmul__(self, other: Number) -> Tensor:
+        return _ops.multiply(other, self)
+
+    def __truediv__(self, other: Tensor | Number) -> Tensor:
+        return _ops.divide(self, other)
+
+    def __rtruediv__(self, other: Number) -> Tensor:
+        return _ops.divide(other, self)
+
+    def __neg__(self) -> Tensor:
+        return _ops.negative(self)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return _ops.matmul(self, other)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return _ops.index(self, index)
+
+    def reshape(self, *shape: int) -> Tensor:
+        return _ops.reshape(self, shape)
+
+    def transpose(self, *axes: int) -> Tensor:
+        return _ops.transpose(self, axes)
+
+    def sum(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
+        return _ops.sum(self, axis, keepdims=keepdims)
+
+    def mean(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
+        return _ops.mean(self, axis, keepdims=keepdims)
+
+    def max(self, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
+        return _ops.max(self, axis, keepdims=keepdims)
+
+    def cast(self, dtype: DType) -> Tensor:
+        return _ops.cast(self, dtype)
+
+
+class Parameter(Tensor):
+    """A tensor that modules register and optimizers change.
+
+    `grad` is what `backward()` added up, None before. `version` counts changes of the value, so that a graph recorded
+    before a change is refused. `trainable=False` freezes it: it gets no gradient and costs none. `owned` is set by the
+    module that registers it.
+    """
+
+    __slots__ = ("grad", "owned", "version")
+
+    def __init__(self, host: Host, *, backend: OpenBackend | None = None, trainable: bool = True) -> None:
+        opened = backend or current()
+        super().__init__(opened.tools.storage.from_host(host), opened, _float_dtype(host), requires_grad=trainable)
+        self.grad: Tensor | None = None
+        self.version = 0
+        self.owned = False
+
+    @property
+    def trainable(self) -> bool:
+        return self.requires_grad
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self.requires_grad = value
+
+    def assign(self, value: Native) -> None:
+        """Replaces the value by a native array of the same shape and dtype and bumps the version.
+
+        Raises: ShapeError, DTypeError; the parameter is unchanged then.
+        """
+        shape, dtype = tuple(value.shape), self.backend.tools.storage.dtype_of(value)
+        if shape != self.shape:
+            raise ShapeError(f"a parameter of shape {self.shape} was given a value of shape {shape}")
+        if dtype != self.dtype:
+            raise DTypeError(f"a parameter of dtype {self.dtype} was given a value of dtype {dtype}; cast it first")
+        self.replace(value)
+
+    def replace(self, value: Native) -> None:
+        """`assign` without the checks, for results that a slot made from this parameter."""
+        self.value = value
+        self.version += 1
+
+    def move(self, value: Native, backend: OpenBackend, grad: Tensor | None) -> None:
+        """Changes backend; `Module.to` prepares the values."""
+        self.value, self.backend, self.grad = value, backend, grad
+        self.version += 1
+
+
+def _float_dtype(host: Host) -> DType:
+    name: DType = host.dtype.name  # type: ignore[assignment]  # NumPy spells our dtype names; others are refused here
+    if name not in FLOATS:
+        raise DTypeError(f"a parameter of dtype {host.dtype.name}; wanted one of {', '.join(sorted(FLOATS))}")
+    return name
+
+
+def tensor(
+    data: Any,
+    *,
+    dtype: DType | None = None,
+    backend: OpenBackend | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor with a private copy of `data`: nested lists, a number, or a NumPy array.
+
+    Python floats become float32, ints int32, bools bool; a NumPy array keeps its dtype unless `dtype` is given.
+    Raises: ShapeError for ragged lists, DTypeError for what the device does not have.
+    """
+    if isinstance(data, Tensor):
+        raise DTypeError("tensor() of a Tensor; use it as it is, .detach() to leave the graph, .cast() for another dtype")
+    try:
+        host = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"tensor() needs lists of equal length, or an array: {error}") from error
+    if host.dtype == object or host.dtype.kind not in "biuf":
+        raise DTypeError(f"tensor() of {type(data).__name__} with NumPy dtype {host.dtype}; wanted numbers or bools")
+    want = dtype or _default_dtype(data, host)
+    opened = backend or current()
+    value = opened.tools.storage.from_host(host, dtype=want)
+    if requires_grad and want not in FLOATS:
+        raise DTypeError(f"a tensor of dtype {want} cannot require a gradient; wanted one of {', '.join(sorted(FLOATS))}")
+    return Tensor(value, opened, want, requires_grad=requires_grad)
+
+
+def _default_dtype(data: Any, host: Host) -> DType:
+    if isinstance(data, (np.ndarray, np.generic)):
+        name: DType = host.dtype.name  # type: ignore[assignment]  # storage refuses what it does not know
+        return name
+    kinds: dict[str, DType] = {"b": "bool", "i": "int32", "u": "int32", "f": "float32"}
+    return kinds[host.dtype.kind]
+
+
+def record(name: str, value: Native, like: Tensor, inputs: tuple[Tensor, ...], vjp: Vjp) -> Tensor:
+    """The result of a differentiable operation: with a node where recording and where any input wants a gradient."""
+    if not _recording.get():
+        return Tensor(value, like.backend, like.dtype)
+    parents = tuple([t.node or (t if t.requires_grad else None) for t in inputs])
+    for parent in parents:
+        if parent is not None:
+            watched = tuple([(t, t.version) for t in inputs if isinstance(t, Parameter)])
+            return Tensor(value, like.backend, like.dtype, Node(name, parents, vjp, watched))
+    return Tensor(value, like.backend, like.dtype)
+
+
+def same_backend(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
+    """The one backend of all operands.
+
+    Raises: BackendMismatch, or DTypeError for an operand that is no Tensor.
+    """
+    for t in (first, *others):
+        if not isinstance(t, Tensor):
+            raise DTypeError(f"{name} got {type(t).__name__}; wanted a Tensor: wrap host data with turret.tensor(...)")
+    backend = first.backend
+    for other in others:
+        if other.backend is not backend:
+            raise BackendMismatch(
+                f"{name} got operands on {backend.spec} and {other.backend.spec}; move one of them with turret.tensor("
+                f"x.numpy(), backend=...) or module.to(...)"
+            )
+    return backend
+
+
+def same_dtype(name: str, first: Tensor, *others: Tensor) -> None:
+    """Raises: DTypeError where dtypes differ; there is no promotion."""
+    for other in others:
+        if other.dtype != first.dtype:
+            raise DTypeError(f"{name} got dtypes {first.dtype} and {other.dtype}; cast one of them with .cast(...)")
+
+
+def require_float(name: str, *tensors: Tensor) -> None:
+    """Raises: DTypeError for an operand that is not floating point."""
+    for t in tensors:
+        if t.dtype not in FLOATS:
+            raise DTypeError(f"{name} got dtype {t.dtype}; wanted one of {', '.join(sorted(FLOATS))}")
+
+
+def require_indices(name: str, ids: Tensor) -> None:
+    """Raises: DTypeError unless the indices are int32."""
+    if ids.dtype != "int32":
+        raise DTypeError(f"{name} got indices of dtype {ids.dtype}; wanted int32: use .cast('int32')")
+
+
+from . import ops as _ops  # noqa: E402  # the operators above need the operations, which need Tensor

@@ -1,0 +1,210 @@
+"""The configuration of a training run: one flat, frozen record behind the command line, files and checkpoints."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from turret.data import ByteLevelTokenizer, tokenizer_for
+from turret.models import KINDS, DecoderConfig, MiniConfig
+from turret.optim import Schedule, constant, warmup_cosine
+from turret.spi import ConfigError
+
+ScheduleName = Literal["cosine", "constant"]
+CHANGEABLE = frozenset(("steps", "eval_every", "eval_batches", "checkpoint_every", "keep", "backend", "log"))
+"""What a resumed run may set anew; everything else decides its losses and stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that decides a run. None stands for a value that follows from others, filled in by `resolved`.
+
+    Sizes are counts; lr, min_lr per step; warmup, eval_every, checkpoint_every in steps; losses are nats per token.
+    """
+
+    model: str = "decoder"
+    corpus: tuple[str, ...] = ("builtin:python-docs",)
+    backend: str | None = None
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int | None = None
+    width: int = 128
+    ff: int | None = None
+    context: int = 64
+    batch: int = 12
+    accumulate: int = 1
+    steps: int = 2000
+    lr: float = 1e-3
+    min_lr: float | None = None
+    warmup: int | None = None
+    schedule: ScheduleName = "cosine"
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0
+    seed: int = 0
+    val_fraction: float = 0.1
+    eval_every: int = 250
+    eval_batches: int = 20
+    checkpoint_every: int = 500
+    keep: int = 3
+    log: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.model not in KINDS:
+            raise ConfigError(f"model {self.model!r}; wanted one of {', '.join(KINDS)}")
+        if not self.corpus or not all(isinstance(source, str) and source for source in self.corpus):
+            raise ConfigError(f"corpus {self.corpus!r}; wanted files, a folder or builtin:python-docs")
+        for name in ("layers", "heads", "width", "context", "batch", "accumulate", "steps", "eval_every"):
+            _require_count(name, getattr(self, name), 1)
+        for name in ("eval_batches", "checkpoint_every", "keep"):
+            _require_count(name, getattr(self, name), 1)
+        for name in ("kv_heads", "ff"):
+            if getattr(self, name) is not None:
+                _require_count(name, getattr(self, name), 1)
+        if self.warmup is not None:
+            _require_count("warmup", self.warmup, 0)
+        _require_count("seed", self.seed, 0)
+        if self.schedule not in get_args(ScheduleName):
+            raise ConfigError(f"schedule {self.schedule!r}; wanted one of {', '.join(get_args(ScheduleName))}")
+        if not self.grad_clip > 0:
+            raise ConfigError(f"grad_clip {self.grad_clip}; wanted a positive number, inf for no clipping")
+        if not 0 <= self.val_fraction < 1:
+            raise ConfigError(f"val_fraction {self.val_fraction}; wanted at least 0 and below 1")
+        if self.log not in ("auto", "progress", "json"):
+            raise ConfigError(f"log {self.log!r}; wanted auto, progress or json")
+        self.schedule_function()
+        self.model_config()
+
+    @property
+    def tokenizer(self) -> ByteLevelTokenizer:
+        """256 byte ids for the decoder, 262 with reserved ids for mini."""
+        return tokenizer_for("bytes" if self.model == "decoder" else "reserved-bytes")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one update learns from."""
+        return self.batch * self.context * self.accumulate
+
+    def resolved(self) -> RunConfig:
+        """The same run with every None filled in."""
+        model = self.model_config()
+        rates = self._rates()
+        kv_heads = model.kv_heads if isinstance(model, MiniConfig) else model.key_value_heads
+        return replace(self, kv_heads=kv_heads, ff=model.feed_forward, min_lr=rates[0], warmup=rates[1])
+
+    def model_config(self) -> DecoderConfig | MiniConfig:
+        """The model's own configuration. Raises: ConfigError where sizes contradict each other."""
+        vocabulary = self.tokenizer.vocabulary_size
+        if self.model == "decoder":
+            return DecoderConfig(
+                vocabulary=vocabulary,
+                context=self.context,
+                width=self.width,
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                blocks=self.layers,
+                feed_forward=self.ff or 4 * self.width,
+            )
+        return MiniConfig(
+            vocabulary=vocabulary,
+            context=self.context,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads or (self.heads // 2 if self.heads % 2 == 0 else self.heads),
+            blocks=self.layers,
+            feed_forward=self.ff or max(32, round(8 * self.width / 3 / 32) * 32),
+        )
+
+    def schedule_function(self) -> Schedule:
+        """Step number, from 1, to learning rate."""
+        min_lr, warmup = self._rates()
+        if self.schedule == "constant":
+            return constant(self.lr, warmup=warmup)
+        return warmup_cosine(self.lr, min_lr=min_lr, warmup=warmup, steps=self.steps)
+
+    def _rates(self) -> tuple[float, int]:
+        min_lr = self.lr / 10 if self.min_lr is None else self.min_lr
+        return min_lr, min(100, self.steps // 10) if self.warmup is None else self.warmup
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values = asdict(self)
+        values["corpus"] = list(self.corpus)
+        if math.isinf(self.grad_clip):
+            values["grad_clip"] = "inf"
+        return values
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], *, source: str) -> RunConfig:
+        """A configuration from plain values; `source` says in errors where they come from.
+
+        Raises: ConfigError for unknown keys (with a suggestion) and wrong types.
+        """
+        return cls(**checked_values(values, source=source))
+
+    def resumed(self, given: Mapping[str, Any]) -> RunConfig:
+        """This run's configuration with what the user asks for anew.
+
+        Raises: ConfigError for a value that would make it another run.
+        """
+        for key, value in given.items():
+            if key not in CHANGEABLE and getattr(self, key) != value:
+                raise ConfigError(
+                    f"a resumed run keeps {key.replace('_', '-')} {getattr(self, key)!r}, got {value!r}; leave it out, or "
+                    f"start a new run; a resumed run may change {', '.join(sorted(k.replace('_', '-') for k in CHANGEABLE))}"
+                )
+        return replace(self, **given)
+
+
+_KINDS: dict[str, str] = {f.name: str(f.type) for f in fields(RunConfig)}
+
+
+def checked_values(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """Known keys with values of the right type; dashes in keys count as underscores.
+
+    Raises: ConfigError naming source, key and what was wanted.
+    """
+    checked = {}
+    for raw, value in values.items():
+        key = raw.replace("-", "_")
+        if key not in _KINDS:
+            near = difflib.get_close_matches(key, _KINDS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(_KINDS))}"
+            raise ConfigError(f"{source} has no key '{raw}'; {hint}")
+        if key in checked:
+            raise ConfigError(f"{source} gives '{key}' twice, with a dash and with an underscore")
+        checked[key] = _typed(key, value, source)
+    return checked
+
+
+def _typed(key: str, value: Any, source: str) -> Any:
+    kind = _KINDS[key]
+    if value is None and "None" in kind:
+        return None
+    if key == "corpus":
+        sources = [value] if isinstance(value, str) else value
+        if isinstance(sources, (list, tuple)) and all(isinstance(s, str) for s in sources):
+            return tuple(sources)
+        raise ConfigError(f"{source}: corpus is {value!r}; wanted a path or a list of paths")
+    if "float" in kind:
+        if key == "grad_clip" and value == "inf":
+            return math.inf
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+        raise ConfigError(f"{source}: {key} is {value!r}; wanted a number")
+    if "int" in kind:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise ConfigError(f"{source}: {key} is {value!r}; wanted a whole number")
+    if isinstance(value, str):
+        return value
+    raise ConfigError(f"{source}: {key} is {value!r}; wanted a text")
+
+
+def _require_count(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name.replace('_', '-')} {value}; wanted at least {least}")

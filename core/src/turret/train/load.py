@@ -1,0 +1,46 @@
+"""A trained model from a checkpoint, ready to use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from turret.data import ByteLevelTokenizer, tokenizer_for
+from turret.models import LanguageModel, build_model, model_config
+from turret.registry import OpenBackend, use_backend
+from turret.spi import CheckpointError, ConfigError
+
+from .checkpoint import find_checkpoint, read_checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A model with the tokenizer it was trained with."""
+
+    model: LanguageModel
+    tokenizer: ByteLevelTokenizer
+    step: int
+    path: Path
+
+
+def load_model(path: Path, backend: OpenBackend) -> Trained:
+    """The model of a checkpoint folder, or of a run folder's latest checkpoint, on `backend`.
+
+    Raises: CheckpointError.
+    """
+    content = read_checkpoint(find_checkpoint(path))
+    where = content.path or path
+    try:
+        config = model_config(content.model["kind"], content.model["config"])
+        tokenizer = tokenizer_for(content.tokenizer)
+    except ConfigError as error:
+        raise CheckpointError(f"{where}: its model cannot be built: {error}") from error
+    if tokenizer.vocabulary_size > config.vocabulary:
+        raise CheckpointError(
+            f"{where}: its tokenizer has {tokenizer.vocabulary_size} ids and its model {config.vocabulary}; not a pair"
+        )
+    with use_backend(backend):
+        model = build_model(config)
+    content.require_shapes({name: p.shape for name, p in model.named_parameters()})
+    model.load_state_dict(content.parameters)
+    return Trained(model=model, tokenizer=tokenizer, step=content.step, path=where)

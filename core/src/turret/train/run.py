@@ -1,0 +1,246 @@
+"""A training run in a folder: from corpus to checkpoint, new or resumed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from turret.data import BatchSampler, DataPosition, Manifest, Split, open_corpus
+from turret.models import LanguageModel, build_model
+from turret.optim import Adam, decay_groups
+from turret.registry import OpenBackend, use_backend
+from turret.spi import CheckpointError, ConfigError
+
+from .checkpoint import CheckpointContent, CheckpointStore
+from .config import RunConfig
+from .engine import Clock, Engine, metrics_of
+from .interrupt import Interrupt, watch_signals
+from .lock import LOCK, hold
+from .metrics import MetricsLog, StepMetrics
+from .telemetry import Broadcast, CheckpointSaved, Evaluation, Observer, TrainDone, TrainStart
+
+METRICS = "metrics.jsonl"
+LOSS_CURVE = "loss.png"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended and what it left. reason: finished, SIGINT or SIGTERM."""
+
+    done: TrainDone
+    model: LanguageModel
+    config: RunConfig
+    backend: OpenBackend
+    checkpoint: Path
+
+
+def require_fresh(out: Path) -> None:
+    """Raises: ConfigError unless `out` is absent or an empty folder."""
+    if out.is_dir() and not any(entry.name != LOCK for entry in out.iterdir()):
+        return
+    if out.exists():
+        what = "is not empty" if out.is_dir() else "is a file"
+        raise ConfigError(f"{out} {what}; choose a new folder, or continue that run with --resume auto")
+
+
+def run_training(
+    config: RunConfig,
+    out: Path,
+    backend: OpenBackend,
+    *,
+    resume: CheckpointContent | None = None,
+    observers: Sequence[Observer] = (),
+) -> RunResult:
+    """Trains into `out` up to `config.steps`, from scratch or from a checkpoint, on `backend`.
+
+    SIGINT and SIGTERM finish the step in progress and save. Raises: DataError, ConfigError, NonFiniteError,
+    CheckpointError; the last checkpoint is intact then.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out}: the run folder cannot be made ({error}); choose another --out") from error
+    with hold(out), watch_signals() as interrupt:
+        run = _Run(config.resolved(), out, backend, resume, Broadcast(observers))
+        try:
+            return run.train(interrupt)
+        finally:
+            run.close()
+
+
+class _Run:
+    """The parts of one run, put together in the order in which they can fail."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        out: Path,
+        backend: OpenBackend,
+        resume: CheckpointContent | None,
+        observer: Broadcast,
+    ) -> None:
+        self.config, self.out, self.backend, self.observer = config, out, backend, observer
+        self.resumed_from = None if resume is None else resume.path
+        self.start = 0 if resume is None else resume.step
+        if self.start > config.steps:
+            raise ConfigError(
+                f"the checkpoint is at step {self.start}, past --steps {config.steps}; ask for more steps"
+            )
+        self.corpus = open_corpus(config.corpus, keep_in=out)
+        self.provenance = Manifest.of(self.corpus)
+        if resume is not None:
+            Manifest.from_dict(resume.data).require_same(self.provenance)
+            _require_position(config, resume)
+        self.engine = self._engine(resume)
+        self.store = CheckpointStore(out, keep=config.keep)
+        if self.start in self.store.steps():
+            self.store.rewind(self.start)
+        self.log = MetricsLog.resume(out / METRICS, self.start)
+        self.last_val: float | None = None if self.log.last is None else self.log.last.val_loss
+        self.checkpoint: Path | None = self.resumed_from
+
+    def _engine(self, resume: CheckpointContent | None) -> Engine:
+        config = self.config
+        tokenizer = config.tokenizer
+        split = Split.cut(len(self.corpus), val_fraction=config.val_fraction, context=config.context)
+        with use_backend(self.backend):
+            model = build_model(config.model_config(), seed=config.seed)
+        optimizer = Adam(
+            decay_groups(model.named_parameters(), config.weight_decay),
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            max_norm=config.grad_clip,
+        )
+        if resume is not None:
+            resume.require_shapes({name: p.shape for name, p in model.named_parameters()})
+            model.load_state_dict(resume.parameters)
+            optimizer.load_state_dict(resume.optimizer, steps=resume.step)
+        size = (config.context, config.batch, config.seed)
+        validation = (
+            BatchSampler(self.corpus, tokenizer, split.val, *size).fixed_batches(config.eval_batches)
+            if config.val_fraction > 0
+            else ()
+        )
+        return Engine(
+            model,
+            optimizer,
+            BatchSampler(self.corpus, tokenizer, split.train, *size),
+            config.schedule_function(),
+            accumulate=config.accumulate,
+            validation=validation,
+        )
+
+    def train(self, interrupt: Interrupt) -> RunResult:
+        config, clock = self.config, Clock(self.log.seconds)
+        self.observer.on_start(
+            TrainStart(
+                run=str(self.out),
+                model=config.model,
+                parameters=self.engine.model.parameter_count(),
+                backend=self.backend.name,
+                device=self.backend.tools.storage.device().name,
+                steps=config.steps,
+                start_step=self.start,
+                tokens_seen=self.start * config.tokens_per_step,
+                resumed_from=None if self.resumed_from is None else str(self.resumed_from),
+            )
+        )
+        number = self.start
+        while number < config.steps and interrupt.signal is None:
+            number += 1
+            self._step(number, clock, last=number == config.steps)
+            if number % config.checkpoint_every == 0 and number != config.steps:
+                self._save(number)
+        if number != self.start or self.checkpoint is None:
+            self._save(number)
+        finished = number == config.steps
+        reason = "finished" if finished or interrupt.signal is None else interrupt.signal.name
+        return self._done(number, reason, clock)
+
+    def _step(self, number: int, clock: Clock, *, last: bool) -> None:
+        result = self.engine.step(number)
+        evaluation = self._evaluate(number) if last or number % self.config.eval_every == 0 else None
+        record = metrics_of(
+            number,
+            result,
+            tokens_per_step=self.config.tokens_per_step,
+            seconds=clock.total,
+            val_loss=None if evaluation is None else evaluation.val_loss,
+        )
+        self.log.append(record)
+        self.observer.on_step(record)
+        if evaluation is not None:
+            self.observer.on_eval(evaluation)
+
+    def _evaluate(self, number: int) -> Evaluation | None:
+        if not self.engine.validation:
+            return None
+        began = time.monotonic()
+        self.last_val = self.engine.evaluate()
+        return Evaluation(
+            step=number,
+            val_loss=self.last_val,
+            batches=len(self.engine.validation),
+            seconds=time.monotonic() - began,
+        )
+
+    def _save(self, number: int) -> None:
+        began = time.monotonic()
+        self.log.sync()
+        model = self.engine.model
+        position = _position(self.config, number)
+        self.checkpoint = self.store.save(
+            CheckpointContent(
+                model={"kind": model.kind, "config": model.config_dict()},
+                train=self.config.to_dict(),
+                tokenizer=self.config.tokenizer.name,
+                data=self.provenance.to_dict(),
+                step=number,
+                tokens_seen=position.tokens_seen,
+                position={**position.to_dict(), "tokens": position.tokens_seen},
+                random={"generator": "philox", "seed": self.config.seed},
+                parameters=model.state_dict(),
+                optimizer=self.engine.optimizer.state_dict(),
+            )
+        )
+        event = CheckpointSaved(step=number, path=str(self.checkpoint), seconds=time.monotonic() - began)
+        self.observer.on_checkpoint(event)
+
+    def _done(self, number: int, reason: str, clock: Clock) -> RunResult:
+        last: StepMetrics | None = self.log.last
+        tokens = number * self.config.tokens_per_step
+        here = (number - self.start) * self.config.tokens_per_step
+        done = TrainDone(
+            reason=reason,
+            step=number,
+            steps=self.config.steps,
+            tokens_seen=tokens,
+            train_loss=None if last is None else last.loss,
+            val_loss=self.last_val,
+            tokens_per_second=here / max(clock.here, 1e-9),
+            seconds=clock.total,
+            checkpoint=str(self.checkpoint),
+        )
+        self.observer.on_done(done)
+        assert self.checkpoint is not None
+        return RunResult(
+            done=done, model=self.engine.model, config=self.config, backend=self.backend, checkpoint=self.checkpoint
+        )
+
+    def close(self) -> None:
+        self.log.close()
+        self.corpus.close()
+
+
+def _position(config: RunConfig, step: int) -> DataPosition:
+    return DataPosition.at(step, accumulate=config.accumulate, batch=config.batch, context=config.context)
+
+
+def _require_position(config: RunConfig, resume: CheckpointContent) -> None:
+    saved = {key: value for key, value in resume.position.items() if key != "tokens"}
+    if DataPosition.from_dict(saved) != _position(config, resume.step):
+        raise CheckpointError(
+            f"{resume.path}: its data position {saved} is not that of step {resume.step} in this run; use another checkpoint"
+        )

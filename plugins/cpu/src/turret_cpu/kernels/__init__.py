@@ -1,0 +1,1 @@
+"""Loops that run outside the interpreter lock, compiled by Numba at their first call."""

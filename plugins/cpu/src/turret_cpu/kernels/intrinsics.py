@@ -1,0 +1,211 @@
+"""What Numba has no word for: the register tile of a matrix product, float bits and atomic words."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numba  # type: ignore[import-untyped]
+from llvmlite import binding, ir  # type: ignore[import-untyped]
+from numba import types  # type: ignore[import-untyped]
+from numba.core import cgutils  # type: ignore[import-untyped]
+from numba.extending import intrinsic  # type: ignore[import-untyped]
+
+LANES = 16 if binding.get_host_cpu_features().get("avx512f", False) else 8
+PANEL = 2 * LANES
+UNROLL = 4
+
+_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(_F32, LANES)
+
+
+def _number(value: int) -> Any:
+    return ir.Constant(_I64, value)
+
+
+class _Tile:
+    """Emits c = init + a b for `rows` rows and one panel of columns, all of it held in registers."""
+
+    def __init__(self, builder: Any, rows: int, args: tuple[Any, ...]) -> None:
+        c, self.ldc, init, self.ldi, a, self.rs, self.cs, b, self.depth = args
+        self.builder, self.rows = builder, rows
+        self.c, self.init, self.a, self.b = (builder.inttoptr(x, _F32.as_pointer()) for x in (c, init, a, b))
+        fused = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+        self.fma = cgutils.get_or_insert_function(builder.module, fused, f"llvm.fmuladd.v{LANES}f32")
+        self.sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(2)] for _ in range(rows)]
+
+    def emit(self) -> None:
+        builder = self.builder
+        for pair in self.sums:
+            for cell in pair:
+                builder.store(ir.Constant(_VECTOR, [0.0] * LANES), cell)
+        self.lines = [builder.gep(self.a, [builder.mul(_number(i), self.rs)]) for i in range(self.rows)]
+        whole = builder.sdiv(self.depth, _number(UNROLL))
+        with cgutils.for_range(builder, whole, intp=_I64) as loop:
+            first = builder.mul(loop.index, _number(UNROLL))
+            for i in range(UNROLL):
+                self._rank_one(builder.add(first, _number(i)))
+        done = builder.mul(whole, _number(UNROLL))
+        with cgutils.for_range(builder, builder.sub(self.depth, done), intp=_I64) as loop:
+            self._rank_one(builder.add(done, loop.index))
+        for i, pair in enumerate(self.sums):
+            for j, cell in enumerate(pair):
+                start = builder.load(self._place(self.init, self.ldi, i, j), align=4)
+                total = builder.fadd(start, builder.load(cell))
+                builder.store(total, self._place(self.c, self.ldc, i, j), align=4)
+
+    def _place(self, base: Any, stride: Any, i: int, j: int) -> Any:
+        line = self.builder.gep(base, [self.builder.mul(_number(i), stride)])
+        return self.builder.bitcast(self.builder.gep(line, [_number(LANES * j)]), _VECTOR.as_pointer())
+
+    def _rank_one(self, k: Any) -> None:
+        builder = self.builder
+        column = builder.mul(k, self.cs)
+        line = builder.gep(self.b, [builder.mul(k, _number(PANEL))])
+        halves = [builder.bitcast(builder.gep(line, [_number(LANES * j)]), _VECTOR.as_pointer()) for j in range(2)]
+        vectors = [builder.load(half, align=4) for half in halves]
+        for start, pair in zip(self.lines, self.sums, strict=True):
+            lone = builder.load(builder.gep(start, [column]), align=4)
+            blank = ir.Constant(_VECTOR, ir.Undefined)
+            lone = builder.insert_element(blank, lone, ir.Constant(_I32, 0))
+            lone = builder.shuffle_vector(lone, blank, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
+            for vector, cell in zip(vectors, pair, strict=True):
+                builder.store(builder.call(self.fma, [lone, vector, builder.load(cell)]), cell)
+
+
+def _tile(rows: int) -> Any:
+    """The tile as a function of its own in the module: emitted once, called from everywhere."""
+    shape = ir.FunctionType(ir.VoidType(), [_I64] * 9)
+
+    def emitted(module: Any) -> Any:
+        function = cgutils.get_or_insert_function(module, shape, f"turret_tile_{rows}x{PANEL}")
+        if function.is_declaration:
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            builder = ir.IRBuilder(function.append_basic_block("entry"))
+            _Tile(builder, rows, function.args).emit()
+            builder.ret_void()
+        return function
+
+    def tile(typing: Any, c: Any, ldc: Any, init: Any, ldi: Any, a: Any, rs: Any, cs: Any, b: Any, depth: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+            builder.call(emitted(builder.module), args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), generate
+
+    return intrinsic(tile)
+
+
+# tileN(c, ldc, init, ldi, a, rs, cs, b, depth): N rows of c = init + a b over one panel. The letters c, init, a, b are
+# addresses of float32; ldc, ldi, rs, cs count elements; b is packed (depth, PANEL). ldi = 0 gives all rows one init.
+tile6, tile2, tile1 = _tile(6), _tile(2), _tile(1)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_bits(typing: Any, x: Any) -> Any:
+    """The 32 bits of a float32 as int32."""
+    return types.int32(types.float32), lambda context, builder, signature, args: builder.bitcast(args[0], _I32)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_float(typing: Any, x: Any) -> Any:
+    """The float32 with these 32 bits."""
+    return types.float32(types.int32), lambda context, builder, signature, args: builder.bitcast(args[0], _F32)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def word_float(typing: Any, x: Any) -> Any:
+    """The float64 with the bits of an int64."""
+    double = ir.DoubleType()
+    return types.float64(types.int64), lambda context, builder, signature, args: builder.bitcast(args[0], double)
+
+
+def _pointer(kind: Any) -> Any:
+    def pointer(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return intrinsic(pointer)
+
+
+_f32_at, _f64_at, _i32_at, _i64_at = map(_pointer, (types.float32, types.float64, types.int32, types.int64))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_word(typing: Any, address: Any) -> Any:
+    """The int64 at an address that another thread writes; what it wrote before is visible afterwards."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_word(typing: Any, address: Any, value: Any) -> Any:
+    """Publishes an int64, and all that was written before, to the threads that look at this address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _I64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def invoke(typing: Any, address: Any, words: Any, part: Any, parts: Any) -> Any:
+    """Calls the kernel at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        shape = ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64])
+        function = builder.inttoptr(args[0], shape.as_pointer())
+        builder.call(function, [builder.inttoptr(args[1], _I64.as_pointer()), args[2], args[3]])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def breathe(typing: Any) -> Any:
+    """A hint, inside a waiting loop, that the core's other thread may go first."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        if platform.machine().lower() in ("x86_64", "amd64"):
+            pause = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def floats(address: Any, *shape: Any) -> Any:
+    """The float32 array at an address."""
+    return numba.carray(_f32_at(address), shape)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def doubles(address: Any, *shape: Any) -> Any:
+    """The float64 array at an address."""
+    return numba.carray(_f64_at(address), shape)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def integers(address: Any, *shape: Any) -> Any:
+    """The int32 array at an address."""
+    return numba.carray(_i32_at(address), shape)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def longs(address: Any, *shape: Any) -> Any:
+    """The int64 array at an address."""
+    return numba.carray(_i64_at(address), shape)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def words_of(pointer: Any) -> Any:
+    """A kernel's operands as an array."""
+    return numba.carray(pointer, (64,))

@@ -1,0 +1,145 @@
+"""The one thread pool of this backend: a few workers that run shares of a kernel beside the calling thread."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kernels.compiler import Kernel
+from .kernels.workers import BOX, FINISHED, POSTED, alone, launch, serve, wait
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+# How often an idle worker looks for the next call before it sleeps, some 10 to 40 ns a look. Long enough to bridge the
+# gap between two operations of a training step, short enough not to take a core from anybody else.
+PATIENCE = 5000
+MOST = 16  # threads: the models of this size have no work for more
+NAP = 50e-6  # seconds between two looks at a worker that has lost its core
+
+_char = ctypes.c_char
+
+
+class _Worker:
+    """One thread that runs one share of each call. It watches a short while for the next, then sleeps."""
+
+    def __init__(self, box: I64) -> None:
+        self._box = box
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._asleep = False
+        threading.Thread(target=self._live, name="turret-cpu", daemon=True).start()
+
+    def rouse(self) -> None:
+        """Wakes it where it sleeps; a wake-up too many does no harm."""
+        if self._asleep:
+            self._wake.put(None)
+
+    def _live(self) -> None:
+        box = self._box
+        while True:
+            serve(box, PATIENCE)
+            self._asleep = True
+            if box[POSTED] == box[FINISHED]:
+                self._wake.get()
+            self._asleep = False
+
+
+class Pool:
+    """Runs a kernel's shares on all cores. The split is fixed, so results do not depend on who runs what when.
+
+    Two Python threads may call at once: the second finds the workers taken and runs every share itself.
+    """
+
+    # Nanoseconds of work below which a second core costs more than it gives.
+    WORTH = 12_000
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self._workers: list[_Worker] = []
+        self._boxes = np.zeros((parts - 1, BOX), np.int64)
+        self._free = threading.Lock()
+        self._local = threading.local()
+
+    def run(self, kernel: Kernel, work: float, *operands: npt.NDArray[Any] | int | float) -> None:
+        """Every share of `kernel`; `work` is its size in nanoseconds of one core.
+
+        An array travels as its address (C-ordered, writable, not empty), an int as itself, a float as its 64 bits.
+        """
+        words = np.array([_word(x) for x in operands], np.int64)
+        if work < self.WORTH or self.parts == 1:
+            alone(kernel.address, words, 1)
+        elif self._free.acquire(blocking=False):
+            try:
+                self._share_out(kernel.address, words)
+            finally:
+                self._free.release()
+        else:
+            alone(kernel.address, words, self.parts)
+
+    def scratch(self, size: int) -> F32:
+        """(parts, size or more) float32 that the calling thread may fill until it asks again; size counts elements."""
+        kept: F32 | None = getattr(self._local, "kept", None)
+        if kept is None or kept.shape[1] < size:
+            kept = self._local.kept = np.zeros((self.parts, -(-size // 1024) * 1024 + 16), np.float32)
+        return kept
+
+    def _share_out(self, address: int, words: I64) -> None:
+        if not self._workers:
+            self._workers = [_Worker(box) for box in self._boxes]
+        for worker in self._workers:
+            worker.rouse()
+        done = launch(address, words, self._boxes, PATIENCE)
+        while not done:
+            for worker in self._workers:
+                worker.rouse()
+            time.sleep(NAP)
+            done = wait(self._boxes, 0)
+
+    def forget_workers(self) -> None:
+        """In a forked child, where no other thread exists: the next call starts new ones."""
+        self._workers, self._free = [], threading.Lock()
+        self._boxes = np.zeros_like(self._boxes)
+
+
+def _word(operand: npt.NDArray[Any] | int | float) -> int:
+    if isinstance(operand, np.ndarray):
+        return ctypes.addressof(_char.from_buffer(operand))
+    if isinstance(operand, float):
+        return int(struct.unpack("q", struct.pack("d", operand))[0])
+    return operand
+
+
+def usable_cores() -> int:
+    """Physical cores this process may use, within its container's share."""
+    allowed: Any = os.sched_getaffinity(0) if "sched_getaffinity" in dir(os) else range(os.cpu_count() or 1)
+    cores = {_siblings(cpu) for cpu in allowed}
+    return max(1, min(len(cores), _quota(), MOST))
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _quota() -> int:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return MOST if quota == "max" else -(-int(quota) // int(period))
+    except (OSError, ValueError):
+        return MOST
+
+
+POOL = Pool(usable_cores())
+if "register_at_fork" in dir(os):
+    os.register_at_fork(after_in_child=POOL.forget_workers)
