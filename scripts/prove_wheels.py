@@ -41,7 +41,7 @@ def version_of_core(wheels: Path) -> str:
 
 
 def prove(wheels: Path) -> None:
-    """Raises CalledProcessError or SystemExit at the first thing that does not work."""
+    """Raises SystemExit at the first thing that does not work."""
     version = version_of_core(wheels)
     with tempfile.TemporaryDirectory(prefix="turret-wheels-") as folder:
         home = Path(folder)
@@ -52,15 +52,12 @@ def prove(wheels: Path) -> None:
 
         def run(*command: str | Path) -> str:
             print("$", *(str(part).replace(str(home), "") for part in command), file=sys.stderr)
-            return subprocess.run(
-                command,
-                cwd=work,
-                env=clean_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            ).stdout
+            done = subprocess.run(
+                command, cwd=work, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            )
+            if done.returncode != 0:
+                raise SystemExit(f"the wheels do not work: that command ended with {done.returncode}")
+            return done.stdout
 
         pip = (scripts / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
         run(*pip, "--constraint", ROOT / "constraints.txt", "--find-links", wheels, f"core[cpu]=={version}")

@@ -39,8 +39,12 @@ def section(name: str, command: click.Command, parent: click.Context) -> str:
 
 def options(command: click.Command, context: click.Context) -> str:
     """A table of the options, as click's own help words them."""
-    records = [record for each in command.get_params(context) if (record := each.get_help_record(context)) is not None]
-    if not records:
-        return ""
-    rows = [f"| `{flags.strip()}` | {' '.join(text.split()).replace('|', chr(92) + '|')} |" for flags, text in records]
-    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+    listed = [each for each in command.get_params(context) if isinstance(each, click.Option) and each.name != "help"]
+    records = [record for each in listed if (record := each.get_help_record(context)) is not None]
+    rows = [f"| `{cell(flags)}` | {cell(text)} |" for flags, text in records]
+    return "\n".join(["| option | meaning |", "|---|---|", *rows]) if rows else ""
+
+
+def cell(text: str) -> str:
+    """`text` on one line, without ending the cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -47,14 +47,16 @@ def backends() -> list[Entry]:
     return installed()
 
 
-def __getattr__(name: str) -> object:
-    if name in _PACKAGES:
-        return import_module(f"turret.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'turret' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker that saw this would take every misspelt name for good
+
+    def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return import_module(f"turret.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'turret' has no attribute {name!r}")
+        value: object = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

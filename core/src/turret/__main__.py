@@ -1,5 +1,8 @@
-"""`python -m turret` is `turret`."""
+"""`python -m turret`."""
+
+import sys
 
 from turret.cli import main
 
-raise SystemExit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -43,27 +43,33 @@ def test_rms_norm_and_its_gradients_follow_the_formula(bench: Any, differences: 
         bench.close(gradient, want)
 
 
-def test_a_large_mean_does_not_swallow_the_variance(bench: Any) -> None:
+def test_a_large_mean_does_not_swallow_the_variance(eager_bench: Any) -> None:
     x = np.array([[1000.0, 1001.0, 1002.0, 1003.0]], np.float32)
-    ones, zeros = bench.put(np.ones(4, np.float32)), bench.put(np.zeros(4, np.float32))
-    out = bench.tools.normalization.layer_norm(bench.put(x), ones, zeros, eps=EPS).out
-    bench.close(out, layer_norm(x.astype(np.float64), 1, 0))
+    ones, zeros = eager_bench.put(np.ones(4, np.float32)), eager_bench.put(np.zeros(4, np.float32))
+    out = eager_bench.tools.normalization.layer_norm(eager_bench.put(x), ones, zeros, eps=EPS).out
+    eager_bench.close(out, layer_norm(x.astype(np.float64), 1, 0))
 
 
-def test_constant_rows_give_the_bias(bench: Any) -> None:
-    ones, bias = bench.put(np.ones(3, np.float32)), np.array([1, 2, 3], np.float32)
-    made = bench.tools.normalization.layer_norm(bench.put(np.full((2, 3), 7, np.float32)), ones, bench.put(bias), eps=EPS)
-    assert bench.get(made.out).tolist() == [[1, 2, 3]] * 2
-    out, _ = bench.tools.normalization.rms_norm(bench.put(np.zeros((2, 3), np.float32)), ones, eps=EPS)
-    assert not bench.get(out).any()
+def test_constant_rows_give_the_bias(eager_bench: Any) -> None:
+    ones, bias = eager_bench.put(np.ones(3, np.float32)), np.array([1, 2, 3], np.float32)
+    made = eager_bench.tools.normalization.layer_norm(
+        eager_bench.put(np.full((2, 3), 7, np.float32)), ones, eager_bench.put(bias), eps=EPS
+    )
+    assert eager_bench.get(made.out).tolist() == [[1, 2, 3]] * 2
+    out, _ = eager_bench.tools.normalization.rms_norm(eager_bench.put(np.zeros((2, 3), np.float32)), ones, eps=EPS)
+    assert not eager_bench.get(out).any()
 
 
 @pytest.mark.parametrize("shape", [(1, 63), (2, 65), (0, 4), (6,)])
-def test_gradients_have_the_shapes_of_their_inputs(bench: Any, normal: Any, shape: tuple[int, ...]) -> None:
-    slot, x, weight = bench.tools.normalization, bench.put(normal(*shape)), bench.put(np.ones(shape[-1], np.float32))
+def test_gradients_have_the_shapes_of_their_inputs(eager_bench: Any, normal: Any, shape: tuple[int, ...]) -> None:
+    slot, x, weight = (
+        eager_bench.tools.normalization,
+        eager_bench.put(normal(*shape)),
+        eager_bench.put(np.ones(shape[-1], np.float32)),
+    )
     made = slot.layer_norm(x, weight, weight, eps=EPS)
-    assert bench.get(made.mean).shape == bench.get(made.rstd).shape == (*shape[:-1], 1)
-    shapes = [bench.get(g).shape for g in slot.layer_norm_vjp(x, x, weight, made.mean, made.rstd)]
+    assert eager_bench.get(made.mean).shape == eager_bench.get(made.rstd).shape == (*shape[:-1], 1)
+    shapes = [eager_bench.get(g).shape for g in slot.layer_norm_vjp(x, x, weight, made.mean, made.rstd)]
     assert shapes == [shape, shape[-1:], shape[-1:]]
 
 

@@ -30,11 +30,13 @@ def test_log_softmax_and_its_gradient_follow_the_formula(bench: Any, differences
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 63), (65,), (0, 4), (2, 2, 3)])
-def test_rows_of_any_length_sum_to_one(bench: Any, normal: Any, shape: tuple[int, ...]) -> None:
-    slot, x = bench.tools.softmax, normal(*shape)
-    total = bench.get(slot.softmax(bench.put(x))).sum(axis=-1)
+def test_rows_of_any_length_sum_to_one(eager_bench: Any, normal: Any, shape: tuple[int, ...]) -> None:
+    slot, x = eager_bench.tools.softmax, normal(*shape)
+    total = eager_bench.get(slot.softmax(eager_bench.put(x))).sum(axis=-1)
     assert total == pytest.approx(np.ones(shape[:-1]), abs=1e-6)
-    assert np.exp(bench.get(slot.log_softmax(bench.put(x)))).sum(axis=-1) == pytest.approx(np.ones(shape[:-1]), abs=1e-6)
+    assert np.exp(eager_bench.get(slot.log_softmax(eager_bench.put(x)))).sum(axis=-1) == pytest.approx(
+        np.ones(shape[:-1]), abs=1e-6
+    )
 
 
 def test_large_values_do_not_overflow(bench: Any) -> None:
@@ -44,10 +46,10 @@ def test_large_values_do_not_overflow(bench: Any) -> None:
     assert np.isfinite(bench.get(bench.tools.softmax.log_softmax(bench.put(x[3:])))).all()
 
 
-def test_an_undefined_row_does_not_raise_or_reach_its_neighbours(bench: Any) -> None:
+def test_an_undefined_row_does_not_raise_or_reach_its_neighbours(eager_bench: Any) -> None:
     x = np.array([[np.nan, 0], [np.inf, 0], [-np.inf, -np.inf], [0, 0]], np.float32)
-    for slot in (bench.tools.softmax.softmax, bench.tools.softmax.log_softmax):
-        assert np.isfinite(bench.get(slot(bench.put(x)))[3]).all()
+    for slot in (eager_bench.tools.softmax.softmax, eager_bench.tools.softmax.log_softmax):
+        assert np.isfinite(eager_bench.get(slot(eager_bench.put(x)))[3]).all()
 
 
 def test_halves_are_computed_in_float32_and_rounded_once(bench: Any, rounded: Any) -> None:

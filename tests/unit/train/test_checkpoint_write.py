@@ -102,6 +102,29 @@ def test_all_files_are_as_readable_as_the_folder(tmp_path: Path, make_content: M
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {folder & 0o666}
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="asks Linux which file a descriptor is")
+def test_all_is_on_the_device_before_the_rename_and_the_rename_after(
+    tmp_path: Path, make_content: MakeContent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def recording_fsync(descriptor: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def recording_rename(source: Path, target: Path) -> None:
+        done.append(f"rename to {Path(target).name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "rename", recording_rename)
+    write_checkpoint(tmp_path / "checkpoints", make_content(1))
+    partial = f".step-00000001-{os.getpid()}.tmp"
+    files = ["model.safetensors", "optimizer.safetensors", "manifest.json"]
+    assert done == [tmp_path.name, *files, partial, "rename to step-00000001", "checkpoints"]
+
+
 def refusals() -> list[Any]:
     nan = np.array([1, np.nan], np.float32)
     inf = np.array([np.inf], np.float64)

@@ -107,9 +107,18 @@ def names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-PROGRESS = (
-    "step steps loss gradient_norm clip_scale learning_rate tokens_seen seconds tokens_per_second seconds_left".split()
-)
+PROGRESS = [
+    "step",
+    "steps",
+    "loss",
+    "gradient_norm",
+    "clip_scale",
+    "learning_rate",
+    "tokens_seen",
+    "seconds",
+    "tokens_per_second",
+    "seconds_left",
+]
 
 
 def test_every_line_is_an_event_with_the_documented_keys() -> None:

@@ -28,9 +28,10 @@ def command(
 ) -> None:
     """Continue a text with a trained model.
 
-    CHECKPOINT is a checkpoint folder, or a run folder, whose latest checkpoint is meant. The text streams to stdout as it
-    is made, after the prompt, and ends at the end-of-sequence token of models that have one.
+    CHECKPOINT is a checkpoint folder, or a run folder, whose latest checkpoint is meant. The text streams to stdout as
+    it is made, after the prompt, and ends at the end-of-sequence token of models that have one.
     """
+    from turret.data.tokenizers import utf8
     from turret.generate import SamplingConfig, StopRules, generate_text
     from turret.registry import open_backend
     from turret.train.load import load_model
@@ -40,11 +41,7 @@ def command(
     trained = load_model(checkpoint, open_backend(backend))
     rules = StopRules(max_new_tokens=max_new_tokens, eos_id=trained.tokenizer.eos_id)
     pieces = generate_text(trained.model, trained.tokenizer, prompt, sampling=sampling, rules=rules)
-    stdout = click.get_binary_stream("stdout")
-    trained.tokenizer.encode(prompt)
-    stdout.write(prompt.encode())
+    click.echo(utf8(prompt), nl=False)
     for piece in pieces:
-        stdout.write(piece.encode())
-        stdout.flush()
-    stdout.write(b"\n")
-    stdout.flush()
+        click.echo(piece.encode(), nl=False)
+    click.echo()

@@ -54,9 +54,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="DIR|auto",
     help="Continue from a checkpoint or run folder; auto: from the last good checkpoint in --out, if there is one.",
 )
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with these options as keys."
-)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file with these options as keys.")
 @click.option(
     "--corpus",
     multiple=True,
@@ -67,6 +65,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     out: Path | None,
     resume: str | None,
     config_file: Path | None,
@@ -118,9 +117,7 @@ def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:
     backend = open_backend(planned.config.backend)
     sink = choose_sink(planned.config.log, sys.stderr)
     try:
-        result = run_training(
-            planned.config, planned.out, backend, resume=planned.checkpoint, observers=[sink]
-        )
+        result = run_training(planned.config, planned.out, backend, resume=planned.checkpoint, observers=[sink])
     finally:
         sink.close()
     _report(result, planned.out)

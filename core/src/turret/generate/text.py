@@ -26,6 +26,4 @@ class TextStream:
 
     def finish(self) -> str:
         """U+FFFD where the bytes end inside a character, else empty; the stream is new afterwards."""
-        rest = self._decoder.decode(b"", True)
-        self._decoder.reset()
-        return rest
+        return self._decoder.decode(b"", True)

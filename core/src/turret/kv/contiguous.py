@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from turret.registry import OpenBackend
-from turret.spi import DType, GraphError, ShapeError
+from turret.spi import BackendMismatch, ConfigError, DType, DTypeError, GraphError, ShapeError
 from turret.tensor import Tensor
 from turret.tensor.graph import Native, is_recording
+from turret.tensor.value import same_floats
 
 
 class ContiguousCache:
@@ -27,6 +28,9 @@ class ContiguousCache:
         head_size: int,
         dtype: DType = "float32",
     ) -> None:
+        for what, size in (("layers", layers), ("batch", batch), ("capacity", capacity), ("kv_heads", kv_heads)):
+            if size < 1:
+                raise ConfigError(f"a key-value cache got {what} {size}; wanted at least 1")
         self.capacity = capacity
         self._length = 0
         self._layers = tuple(
@@ -56,7 +60,7 @@ class ContiguousCache:
     def _require_room(self, count: int) -> None:
         if self._length + count > self.capacity:
             raise ShapeError(
-                f"a cache of {self.capacity} tokens holds {self._length} and got {count} more; reset it and replay a suffix"
+                f"a cache of {self.capacity} tokens holds {self._length} and got {count} more; reset it and replay"
             )
 
 
@@ -73,12 +77,21 @@ class _Layer:
         return self._cache.length
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """k and v: (B, T, K, d); returns (B, length + T, K, d) each. Visible to others after `advance`."""
+        """Takes k and v (B, T, K, d); returns (B, length + T, K, d) each. Visible to others after `advance`."""
         if is_recording():
             raise GraphError("a key-value cache has no gradient; run the model under no_grad()")
-        batch, count, kv_heads, head_size = k.shape
-        if batch != self._batch:
-            raise ShapeError(f"a cache of {self._batch} sequences got {batch}")
+        _, kv_heads, head_size = self._k.shape
+        if same_floats("a key-value cache", k, v) is not self._backend:
+            raise BackendMismatch(
+                f"a cache on {self._backend.spec} got keys on {k.backend.spec}; make one for the model"
+            )
+        if k.dtype != self._dtype:
+            raise DTypeError(f"a cache of {self._dtype} got keys of {k.dtype}; make one with dtype={k.dtype!r}")
+        if k.ndim != 4 or k.shape != v.shape or (k.shape[0], *k.shape[2:]) != (self._batch, kv_heads, head_size):
+            raise ShapeError(
+                f"a cache got keys {k.shape} and values {v.shape}; wanted ({self._batch}, T, {kv_heads}, {head_size})"
+            )
+        batch, count = k.shape[:2]
         self._cache._require_room(count)
         start, capacity = self._cache.length, self._cache.capacity
         rows = (np.arange(batch)[:, None] * capacity + np.arange(start, start + count)).reshape(-1).astype(np.int32)

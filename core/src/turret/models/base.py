@@ -54,17 +54,22 @@ class LanguageModel(Module, ABC):
         ...
 
 
-def check_ids(ids: Tensor, cache: Cache | None, context: int) -> tuple[int, int]:
+def check_ids(ids: Tensor, cache: Cache | None, *, context: int, blocks: int) -> tuple[int, int]:
     """(start position, T) of a step.
 
-    Raises: DataError for ids that are not int32 (B, T), ShapeError past the context.
+    Raises: DataError for ids that are not int32 (B, T), ShapeError past the context and for a cache of other depth.
     """
+    if not isinstance(ids, Tensor):
+        raise DataError(f"token ids as {type(ids).__name__}; wanted an int32 Tensor (B, T): use turret.tensor(...)")
+    if cache is not None and len(cache.layers) != blocks:
+        raise ShapeError(f"a cache of {len(cache.layers)} layers for a model of {blocks} blocks; wanted one per block")
     if ids.ndim != 2 or ids.dtype != "int32" or 0 in ids.shape:
         raise DataError(f"token ids {ids!r}; wanted int32 of shape (B, T) with at least one token")
     start, count = (0 if cache is None else cache.length), ids.shape[1]
     if start + count > context:
         raise ShapeError(
-            f"{start + count} tokens pass the context of {context}; shorten the input, or reset the cache and replay a suffix"
+            f"{start + count} tokens pass the context of {context}; shorten the input, or reset the cache and replay a "
+            f"suffix"
         )
     return start, count
 

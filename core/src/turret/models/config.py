@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -27,6 +28,20 @@ def from_values(kind: type[C], values: Mapping[str, Any]) -> C:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{kind.__name__}: {error}; wanted the keys {', '.join(sorted(known))}") from error
+
+
+def require_flags(what: str, **flags: object) -> None:
+    """Raises: ConfigError for a flag that is no bool: "false" would count as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{what}: {name} is {flag!r}; wanted true or false")
+
+
+def require_positive(what: str, **numbers: object) -> None:
+    """Raises: ConfigError for what is no finite number above 0."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
+            raise ConfigError(f"{what}: {name} is {number!r}; wanted a positive number")
 
 
 def require_sizes(what: str, **sizes: object) -> None:

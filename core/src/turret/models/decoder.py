@@ -12,7 +12,7 @@ from turret.spi import ConfigError, GeluForm
 from turret.tensor import Tensor, ops
 
 from .base import Cache, LanguageModel, check_ids, layer_cache
-from .config import require_sizes
+from .config import require_flags, require_positive, require_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class DecoderConfig:
         check_heads(self.width, self.heads, self.key_value_heads)
         if self.gelu not in ("erf", "tanh"):
             raise ConfigError(f"decoder: gelu is {self.gelu!r}; wanted 'erf' or 'tanh'")
-        if not self.eps > 0:
-            raise ConfigError(f"decoder: eps is {self.eps}; wanted a positive number")
+        require_positive("decoder", eps=self.eps)
+        require_flags("decoder", tied_head=self.tied_head, head_bias=self.head_bias)
         if self.tied_head and self.head_bias:
             raise ConfigError("decoder: a tied head has no bias; set head_bias to false with tied_head")
 
@@ -55,7 +55,7 @@ class DecoderConfig:
         return self.heads if self.kv_heads is None else self.kv_heads
 
     def parameter_count(self) -> int:
-        """Closed form: VD + CD + L(2D^2 + 2DE + 2D + 2E + 2DF + F + D + 4D) + 2D, plus VD and V for an untied head with bias."""
+        """Closed form: VD + CD + L(2D^2 + 2DE + 2E + 2DF + F + 7D) + 2D, plus VD and V for an untied head with bias."""
         v, c, d, f = self.vocabulary, self.context, self.width, self.feed_forward
         e = self.key_value_heads * (d // self.heads)
         attention = 2 * d * d + 2 * d * e + 2 * d + 2 * e
@@ -96,7 +96,7 @@ class Decoder(LanguageModel):
         )
 
     def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
-        start, count = check_ids(ids, cache, self.context)
+        start, count = check_ids(ids, cache, context=self.context, blocks=self.blocks_count)
         positions = self.position_embedding.weight[start : start + count]
         x = self.token_embedding(ids) + positions
         for layer, block in enumerate(self.blocks):

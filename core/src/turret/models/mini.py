@@ -12,7 +12,7 @@ from turret.spi import ConfigError
 from turret.tensor import Tensor, ops
 
 from .base import Cache, LanguageModel, check_ids, layer_cache
-from .config import require_sizes
+from .config import require_flags, require_positive, require_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class MiniConfig:
         check_heads(self.width, self.heads, self.kv_heads)
         if (self.width // self.heads) % 2:
             raise ConfigError(f"mini: head size {self.width // self.heads} is odd; rotary positions turn pairs")
-        if not self.eps > 0 or not self.rope_theta > 0:
-            raise ConfigError(f"mini: eps {self.eps} and rope_theta {self.rope_theta}; wanted positive numbers")
+        require_positive("mini", eps=self.eps, rope_theta=self.rope_theta)
+        require_flags("mini", tied_head=self.tied_head)
 
     def parameter_count(self) -> int:
         """Closed form: VD + L(2D^2 + 2DE + 3DF + 2D) + D, plus VD for an untied head."""
@@ -80,12 +80,10 @@ class Mini(LanguageModel):
             for _ in range(config.blocks)
         )
         self.final_norm = RMSNorm(width, init=init, eps=config.eps)
-        self.language_model_head = (
-            None if config.tied_head else Linear(width, config.vocabulary, init=init, bias=False)
-        )
+        self.language_model_head = None if config.tied_head else Linear(width, config.vocabulary, init=init, bias=False)
 
     def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
-        start, count = check_ids(ids, cache, self.context)
+        start, count = check_ids(ids, cache, context=self.context, blocks=self.blocks_count)
         rotation = self.rotary(start, count)
         x = self.token_embedding(ids)
         for layer, block in enumerate(self.blocks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from turret.spi import ConfigError
+from turret.spi import ConfigError, ShapeError
 from turret.tensor import Tensor, ops
 
 from .init import INIT_STD, Init
@@ -23,7 +23,7 @@ class LayerCache(Protocol):
         ...
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """k and v: (B, T, K, d) of the new tokens; returns all of them, (B, length + T, K, d)."""
+        """Takes k and v (B, T, K, d) of the new tokens; returns all of them, (B, length + T, K, d)."""
         ...
 
 
@@ -59,6 +59,8 @@ class CausalSelfAttention(Module):
 
         rotation: cos and sin of the new tokens' positions, for queries and keys; none leaves them as they are.
         """
+        if x.ndim != 3 or x.shape[2] != self.heads * self.head_size:
+            raise ShapeError(f"attention got x {x.shape}; wanted (B, T, {self.heads * self.head_size})")
         b, t, width = x.shape
         start = 0 if cache is None else cache.length
         q = self.query(x).reshape(b, t, self.heads, self.head_size)

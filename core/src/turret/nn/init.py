@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from turret.spi import ConfigError, Host, Shape
+from turret.data.counter import checked_seed
+from turret.spi import Host, Shape
 
 INIT_STD = 0.02
 
 
 class Init:
-    """Draw number n of a seed is a function of (seed, n) alone. Source of the generator: Salmon et al. 2011 (Philox)."""
+    """Draw number n of a seed is a function of (seed, n) alone. Source: Salmon et al. 2011 (Philox)."""
 
     def __init__(self, seed: int) -> None:
-        if not 0 <= seed < 2**64:
-            raise ConfigError(f"seed {seed}; wanted 0 <= seed < 2^64")
-        self._seed = seed
+        self._seed = checked_seed(seed)
         self._draws = 0
 
     def normal(self, shape: Shape, *, std: float = INIT_STD) -> Host:

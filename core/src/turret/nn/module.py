@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-import numpy as np
-
 from turret.registry import OpenBackend, open_backend
-from turret.spi import ConfigError, Host, ShapeError
+from turret.spi import ConfigError, Host
 from turret.tensor import Parameter, Tensor
+from turret.tensor.state import check_host
 
 
 class Module:
@@ -34,10 +34,13 @@ class Module:
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, (Parameter, Module, Tensor)):
+        if isinstance(value, (Module, Tensor)):
             self._register(name, value)
-        elif name in self._parameters or name in self._modules:
-            raise ConfigError(f"{type(self).__name__}.{name} is registered; parameter.assign() changes its value")
+        elif name in self._parameters or name in self._modules or name in self._buffers:
+            raise ConfigError(
+                f"{type(self).__name__}.{name} is registered and got {type(value).__name__}; parameter.assign() "
+                f"changes a value, another Tensor replaces a buffer"
+            )
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -47,11 +50,11 @@ class Module:
 
     def _register(self, name: str, value: Parameter | Module | Tensor) -> None:
         where = f"{type(self).__name__}.{name}"
-        if not name or "." in name:
-            raise ConfigError(f"{where}: a registered name must not be empty or contain '.'")
-        if isinstance(value, Tensor) and not isinstance(value, Parameter):
-            if name in self._parameters or name in self._modules:
-                raise ConfigError(f"{where} is registered already; choose another name for the buffer")
+        if not name or "." in name or name in vars(Module):
+            raise ConfigError(
+                f"{where}: got the name {name!r}; wanted one that is not empty, has no '.' and is no method of Module"
+            )
+        if name in self._buffers and not isinstance(value, (Parameter, Module)):
             self._buffers[name] = value
             return
         if self._sealed:
@@ -63,6 +66,9 @@ class Module:
                 raise ConfigError(f"{where}: this parameter has an owner already; a module tree shares none")
             value.owned = True
             self._parameters[name] = value
+            return
+        if isinstance(value, Tensor):
+            self._buffers[name] = value
             return
         if value is self or value._sealed or self in value.modules():
             raise ConfigError(f"{where}: this {type(value).__name__} has a parent already; a module tree is no graph")
@@ -80,7 +86,7 @@ class Module:
             yield from child.modules()
 
     def extra_parameters(self) -> Iterable[tuple[str, Parameter]]:
-        """Parameters that are attached later and live outside the base schema, such as adapters. Hook for subclasses."""
+        """Parameters that are attached later and live outside the base schema: adapters. Hook for subclasses."""
         return ()
 
     def named_parameters(self, *, extra: bool = True) -> Iterator[tuple[str, Parameter]]:
@@ -102,7 +108,7 @@ class Module:
 
     def parameter_count(self) -> int:
         """Number of scalars in the base schema."""
-        return sum(int(np.prod(p.shape)) for _, p in self.named_parameters(extra=False))
+        return sum(math.prod(p.shape) for _, p in self.named_parameters(extra=False))
 
     def freeze(self) -> Self:
         """Makes every parameter below untrainable."""
@@ -113,14 +119,15 @@ class Module:
     def to(self, backend: str | OpenBackend) -> Self:
         """Moves every parameter, gradient and buffer to another backend; prepares all of it, then commits.
 
-        Raises: what the backend raises; nothing has moved then.
+        What is there already stays as it is. Raises: what the backend raises; nothing has moved then.
         """
-        target = open_backend(backend) if isinstance(backend, str) else backend
-        parameters = [(p, *_moved(p, target)) for p in self.parameters()]
+        target = open_backend(backend)
+        parameters = [(p, *_moved(p, target)) for p in self.parameters() if p.backend is not target]
         buffers = [
             (module, name, Tensor(_send(buffer, target), target, buffer.dtype))
             for module in self.modules()
             for name, buffer in module._buffers.items()
+            if buffer.backend is not target
         ]
         for parameter, value, grad in parameters:
             parameter.move(value, target, grad)
@@ -133,17 +140,16 @@ class Module:
         return {name: parameter.numpy() for name, parameter in self.named_parameters(extra=False)}
 
     def load_state_dict(self, state: Mapping[str, Host]) -> None:
-        """Takes values by name; names and shapes must fit exactly.
+        """Takes values by name; names and shapes must fit exactly, dtypes are cast between floats.
 
-        Raises: ConfigError for missing and unknown names, ShapeError; nothing is changed then.
+        Raises: ConfigError for missing and unknown names, ShapeError, DTypeError; nothing is changed then.
         """
         own = dict(self.named_parameters(extra=False))
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if missing or unknown:
             raise ConfigError(f"state does not fit {type(self).__name__}: missing {missing}, unknown {unknown}")
         for name, parameter in own.items():
-            if tuple(state[name].shape) != parameter.shape:
-                raise ShapeError(f"state of '{name}' has shape {tuple(state[name].shape)}; wanted {parameter.shape}")
+            check_host(f"state of '{name}'", state[name], parameter.shape)
         made = [
             (parameter, parameter.backend.tools.storage.from_host(state[name], dtype=parameter.dtype))
             for name, parameter in own.items()
@@ -157,6 +163,8 @@ class ModuleList(Module):
 
     def __init__(self, modules: Iterable[Module]) -> None:
         for i, module in enumerate(modules):
+            if not isinstance(module, Module):
+                raise ConfigError(f"ModuleList got {type(module).__name__} at {i}; wanted a Module")
             setattr(self, str(i), module)
 
     def __len__(self) -> int:

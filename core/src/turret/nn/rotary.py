@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from turret.spi import ConfigError, ShapeError
@@ -20,9 +22,11 @@ class Rotary(Module):
     """
 
     def __init__(self, context: int, head_size: int, *, theta: float = 10_000.0) -> None:
-        if head_size % 2:
-            raise ConfigError(f"rotary positions turn pairs: head size {head_size} must be even")
-        if not theta > 0:
+        if context < 1:
+            raise ConfigError(f"rotary context {context}; wanted at least 1 position")
+        if head_size < 2 or head_size % 2:
+            raise ConfigError(f"rotary head size {head_size}; wanted an even number: positions turn pairs")
+        if not 0 < theta < math.inf:
             raise ConfigError(f"rotary theta {theta}; wanted a positive number")
         self.context = context
         frequencies = theta ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
@@ -31,8 +35,10 @@ class Rotary(Module):
         self.sin = tensor(np.sin(angles).astype(np.float32))
 
     def __call__(self, start: int, count: int) -> Rotation:
-        """cos and sin, (count, d/2), of positions start..start+count-1."""
+        """The pair cos, sin, each (count, d/2), of positions start..start+count-1."""
         stop = start + count
-        if stop > self.context:
-            raise ShapeError(f"positions {start} to {stop - 1} pass the context of {self.context} tokens")
+        if not 0 <= start <= stop <= self.context:
+            raise ShapeError(
+                f"positions {start} to {stop - 1} of a context of {self.context}; wanted 0 <= position < it"
+            )
         return self.cos[start:stop], self.sin[start:stop]

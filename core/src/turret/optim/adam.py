@@ -12,6 +12,7 @@ from turret.registry import OpenBackend
 from turret.spi import Adapted, BackendMismatch, ConfigError, GraphError, Host, NonFiniteError, ShapeError
 from turret.tensor import Gradients, Parameter
 from turret.tensor.graph import Native
+from turret.tensor.state import check_host
 
 from .moments import Moments
 
@@ -34,7 +35,7 @@ def decay_groups(named: Iterable[tuple[str, Parameter]], weight_decay: float) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamStats:
-    """One committed step: its number from 1, the norm of all gradients before clipping, the factor they were scaled by."""
+    """One committed step: its number from 1, the norm of all gradients before clipping, their factor in clipping."""
 
     step: int
     gradient_norm: float
@@ -93,22 +94,26 @@ class Adam:
         ]
         made = self.compute(grads, *scalars, donate=True)
         to_host = self._backend.tools.storage.to_host
-        if not bool(to_host(made.finite)):
+        finite = bool(to_host(made.finite))
+        self._store(made)  # the old values, bit for bit, where not finite: their own arrays may be donated and gone
+        if not finite:
             raise NonFiniteError(self._first_bad(grads, step))
-        self.commit(made)
+        self.steps = step
         norm = float(to_host(made.norm))
         if gradients is None:
             for p in self._parameters:
                 p.grad = None
-        return AdamStats(step=step, gradient_norm=norm, clip_scale=1.0 if norm <= self.max_norm else self.max_norm / norm)
+        return AdamStats(
+            step=step, gradient_norm=norm, clip_scale=1.0 if norm <= self.max_norm else self.max_norm / norm
+        )
 
     def compute(
         self, grads: Sequence[Native], lr: Native, correction1: Native, correction2: Native, *, donate: bool
     ) -> Adapted[Native]:
         """The update as a pure function of arrays: reads parameters and moments, stores nothing.
 
-        lr, correction1 = 1 - b1^t, correction2 = 1 - b2^t: float32 of rank 0. With `donate` the old arrays may be reused:
-        `commit` must follow.
+        lr, correction1 = 1 - b1^t, correction2 = 1 - b2^t: float32 of rank 0. With `donate` the old arrays may be
+        reused: `commit` must follow.
         """
         params = [p.value for p in self._parameters]
         moments = self._moments
@@ -130,31 +135,36 @@ class Adam:
 
     def commit(self, made: Adapted[Native]) -> None:
         """Stores what `compute` made and counts the step."""
+        self._store(made)
+        self.steps += 1
+
+    def _store(self, made: Adapted[Native]) -> None:
         for p, value in zip(self._parameters, made.params, strict=True):
             p.replace(value)
         self._moments.first, self._moments.second = list(made.first), list(made.second)
-        self.steps += 1
 
     def _gradient(self, name: str, parameter: Parameter, gradients: Gradients | None) -> Native:
-        if gradients is not None:
-            found = gradients.native(parameter)
-        else:
-            found = None if parameter.grad is None else parameter.grad.value
+        found = parameter.grad if gradients is None else gradients.get(parameter)
         if found is None:
             raise GraphError(f"'{name}' has no gradient: run backward first, or leave it out of the optimizer")
-        if tuple(found.shape) != parameter.shape:
-            raise ShapeError(f"the gradient of '{name}' has shape {tuple(found.shape)}; wanted {parameter.shape}")
-        return found
+        if found.backend is not self._backend:
+            raise BackendMismatch(
+                f"the gradient of '{name}' is on {found.backend.spec} and its optimizer on {self._backend.spec}; run "
+                f"the forward again after module.to(...)"
+            )
+        if found.shape != parameter.shape or found.dtype != parameter.dtype:
+            raise ShapeError(f"the gradient of '{name}' is {found!r}; wanted {parameter.shape}, {parameter.dtype}")
+        return found.value
 
     def _first_bad(self, grads: Sequence[Native], step: int) -> str:
         to_host = self._backend.tools.storage.to_host
         for name, grad in zip(self._names, grads, strict=True):
             host = to_host(grad)
             if not np.isfinite(host).all():
-                bad = int(np.size(host) - np.isfinite(host).sum())
+                bad = host.size - int(np.isfinite(host).sum())
                 return (
-                    f"step {step}: the gradient of '{name}' has {bad} of {host.size} values that are not finite; nothing was "
-                    f"changed: lower the learning rate or check the data"
+                    f"step {step}: the gradient of '{name}' has {bad} of {host.size} values that are not finite; "
+                    f"nothing was changed: lower the learning rate or check the data"
                 )
         return (
             f"step {step}: the gradients are finite but the update is not (an overflow in a moment or a parameter); "
@@ -162,7 +172,7 @@ class Adam:
         )
 
     def state_dict(self) -> dict[str, Host]:
-        """Host copies of the moments: "first.<name>" and "second.<name>" in the parameters' shapes, whatever the paging."""
+        """Host copies of the moments: "first.<name>" and "second.<name>", in the parameters' shapes even when paged."""
         first, second = self._moments.to_host()
         named = {f"first.{n}": value for n, value in zip(self._names, first, strict=True)}
         return named | {f"second.{n}": value for n, value in zip(self._names, second, strict=True)}
@@ -170,7 +180,8 @@ class Adam:
     def load_state_dict(self, state: Mapping[str, Host], *, steps: int) -> None:
         """Takes moments by name and the number of steps behind them.
 
-        Raises: ConfigError for missing and unknown names or a negative count, ShapeError; nothing is changed then.
+        Raises: ConfigError for missing and unknown names or a negative count, ShapeError, DTypeError; nothing is
+        changed then.
         """
         if steps < 0:
             raise ConfigError(f"an optimizer after {steps} steps; wanted a count >= 0")
@@ -180,21 +191,23 @@ class Adam:
             raise ConfigError(f"optimizer state does not fit: missing {missing}, unknown {unknown}")
         for kind in ("first", "second"):
             for name, p in zip(self._names, self._parameters, strict=True):
-                if tuple(state[f"{kind}.{name}"].shape) != p.shape:
-                    raise ShapeError(
-                        f"moment '{kind}.{name}' has shape {tuple(state[f'{kind}.{name}'].shape)}; wanted {p.shape}"
-                    )
+                check_host(f"moment '{kind}.{name}'", state[f"{kind}.{name}"], p.shape)
         self._moments.load([state[f"first.{n}"] for n in self._names], [state[f"second.{n}"] for n in self._names])
         self.steps = steps
 
 
 def _as_groups(parameters: Iterable[tuple[str, Parameter]] | Sequence[ParameterGroup]) -> list[ParameterGroup]:
-    items = list(parameters)
+    items: list[ParameterGroup | tuple[str, Parameter]] = [*parameters]
     groups = [item for item in items if isinstance(item, ParameterGroup)]
-    named = [item for item in items if not isinstance(item, ParameterGroup)]
+    named = tuple(item for item in items if not isinstance(item, ParameterGroup))
     if groups and named:
         raise ConfigError("an optimizer takes parameter groups or (name, parameter) pairs, not both")
-    return groups or [ParameterGroup(parameters=tuple(named))]
+    found = groups or [ParameterGroup(parameters=named)]
+    for group in found:
+        for pair in group.parameters:
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Parameter):
+                raise ConfigError(f"an optimizer got {pair!r}; wanted (name, Parameter): pass model.named_parameters()")
+    return found
 
 
 def _check_hyper(
@@ -223,10 +236,10 @@ def _check_parameters(names: Sequence[str], parameters: Sequence[Parameter]) -> 
     if doubles or len({id(p) for p in parameters}) != len(parameters):
         raise ConfigError(f"an optimizer got parameters twice: {', '.join(doubles) or 'one parameter under two names'}")
     for name, p in zip(names, parameters, strict=True):
-        if not isinstance(p, Parameter):
-            raise ConfigError(f"an optimizer got {type(p).__name__} as '{name}'; wanted a Parameter")
         if not p.trainable:
             raise ConfigError(f"'{name}' is frozen; leave it out of the optimizer or set trainable=True")
+        if 0 in p.shape:
+            raise ConfigError(f"'{name}' has shape {p.shape}: nothing to learn; leave it out of the optimizer")
         if p.backend is not parameters[0].backend:
             raise BackendMismatch(
                 f"'{name}' is on {p.backend.spec} and '{names[0]}' on {parameters[0].backend.spec}; move them together"

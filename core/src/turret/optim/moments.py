@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
-
 from turret.registry import OpenBackend
 from turret.spi import ConfigError, Host, Shape
 from turret.tensor.graph import Native
@@ -76,5 +74,5 @@ class Moments:
         made = []
         for hosts in (first, second):
             put = self._backend.tools.storage.from_host
-            made.append(self.split([put(np.ascontiguousarray(h), dtype="float32") for h in hosts]))
+            made.append(self.split([put(h, dtype="float32") for h in hosts]))
         self.first, self.second = made

@@ -30,6 +30,7 @@ class Array(Protocol):
 
 
 A = TypeVar("A", bound=Array)
+A_co = TypeVar("A_co", bound=Array, covariant=True)
 
 
 def host_dtype(dtype: DType) -> np.dtype[Any]:

@@ -18,11 +18,12 @@ class BackendInfo:
     """One backend, described without importing it.
 
     name: the word users type. distribution: what pip installs. spi: the range of SPI versions it was written for, as a
-    comma-separated list of comparisons (">=1.0,<2"). target: "package.module:Class", a callable `(device: str) -> Backend`.
-    probe: "package.module:why_not", a callable `(device: str) -> str | None` that runs one real operation and returns
-    the reason why the device cannot be used. devices: the grammar of the part after the colon, for people. provides:
-    optional slots it says are native. dtypes: what its devices may have. score: `auto` picks the highest.
-    stand_in_devices: device words that `auto` never picks. install_hint: the command that installs its libraries.
+    comma-separated list of comparisons (">=1.0,<2"). target: "package.module:Class", a callable
+    `(device: str) -> Backend`. probe: "package.module:why_not", a callable `(device: str) -> str | None` that runs one
+    real operation and returns the reason why the device cannot be used. devices: the grammar of the part after the
+    colon, for people. provides: optional slots it says are native. dtypes: what its devices may have. score: `auto`
+    picks the highest. stand_in_devices: device words that `auto` never picks. install_hint: the command that installs
+    its libraries.
     """
 
     name: str

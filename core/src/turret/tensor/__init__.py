@@ -1,5 +1,9 @@
 """Tensors, the autograd graph and the differentiable operations."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from .backward import Gradients as Gradients
 from .backward import backward as backward
 from .custom import checkpoint as checkpoint
@@ -9,3 +13,13 @@ from .graph import no_grad as no_grad
 from .value import Parameter as Parameter
 from .value import Tensor as Tensor
 from .value import tensor as tensor
+
+
+class _Package(ModuleType):
+    """`turret.tensor` is this package and the function that makes a tensor: importing one must not hide the other."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        return tensor(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from turret.registry import OpenBackend
-from turret.spi import DTypeError, GraphError, ShapeError, StaleGraph
+from turret.spi import BackendMismatch, DTypeError, GraphError, ShapeError, StaleGraph
 
 from .graph import Native, Node
-from .value import Parameter, Tensor
+from .value import Parameter, Tensor, same_backend
 
 
 class Gradients:
     """Gradient of one loss for every leaf it depends on: a mapping from leaf tensors (by identity) to tensors."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "backend")
 
-    def __init__(self, leaves: dict[int, tuple[Tensor, Native]]) -> None:
+    def __init__(self, backend: OpenBackend, leaves: dict[int, tuple[Tensor, Native]]) -> None:
+        self.backend = backend
         self._by_id = leaves
 
     def __getitem__(self, leaf: Tensor) -> Tensor:
-        if id(leaf) not in self._by_id:
+        found = self.get(leaf)
+        if found is None:
             raise GraphError(f"no gradient for {leaf!r}: the loss does not depend on it, or it does not require one")
-        return self._wrap(self._by_id[id(leaf)])
+        return found
 
     def get(self, leaf: Tensor) -> Tensor | None:
         """The gradient, or None where the loss does not depend on `leaf`."""
-        found = self._by_id.get(id(leaf))
-        return None if found is None else self._wrap(found)
+        found = self.native(leaf)
+        return None if found is None else Tensor(found, self.backend, leaf.dtype)
 
     def native(self, leaf: Tensor) -> Native | None:
         """The gradient as the backend's own array."""
@@ -46,26 +49,32 @@ class Gradients:
     def __add__(self, other: Gradients) -> Gradients:
         """Sums leaf by leaf; a leaf that only one side knows keeps its gradient."""
         leaves = dict(self._by_id)
+        add = self.backend.tools.elementwise.add
         for key, (leaf, value) in other._by_id.items():
             known = leaves.get(key)
-            leaves[key] = (leaf, value if known is None else leaf.backend.tools.elementwise.add(known[1], value))
-        return Gradients(leaves)
+            leaves[key] = (leaf, value if known is None else add(known[1], value))
+        return Gradients(self.backend, leaves)
 
     def add_to_parameters(self) -> None:
-        """Adds to `grad` of every parameter among the leaves; computes all sums before it stores the first."""
+        """Adds to `grad` of every parameter among the leaves; computes all sums before it stores the first.
+
+        Raises: BackendMismatch for a parameter that has moved since; nothing is changed then.
+        """
+        add = self.backend.tools.elementwise.add
         sums: list[tuple[Parameter, Tensor]] = []
         for leaf, value in self._by_id.values():
             if isinstance(leaf, Parameter):
+                for holder in (leaf, leaf.grad):
+                    if holder is not None and holder.backend is not self.backend:
+                        raise BackendMismatch(
+                            f"a gradient on {self.backend.spec} met {holder!r}; wanted one backend: run the forward "
+                            f"again after module.to(...)"
+                        )
                 if leaf.grad is not None:
-                    value = leaf.backend.tools.elementwise.add(leaf.grad.value, value)
-                sums.append((leaf, Tensor(value, leaf.backend, leaf.dtype)))
+                    value = add(leaf.grad.value, value)
+                sums.append((leaf, Tensor(value, self.backend, leaf.dtype)))
         for parameter, total in sums:
             parameter.grad = total
-
-    @staticmethod
-    def _wrap(found: tuple[Tensor, Native]) -> Tensor:
-        leaf, value = found
-        return Tensor(value, leaf.backend, leaf.dtype)
 
 
 def backward(loss: Tensor, seed: Tensor | None = None, *, retain: bool = False) -> Gradients:
@@ -74,23 +83,44 @@ def backward(loss: Tensor, seed: Tensor | None = None, *, retain: bool = False) 
     seed: the gradient of `loss` itself, of its shape and dtype; 1 for a loss of rank 0. The graph is freed unless
     `retain`. No parameter is touched. Source: reverse accumulation, Griewank and Walther 2008, section 3.2.
 
-    Raises: GraphError (no graph, freed graph, missing seed), StaleGraph, ShapeError; nothing is freed then.
+    Raises: GraphError (no graph, freed graph, missing seed), StaleGraph, ShapeError, DTypeError, BackendMismatch, and
+    what a VJP raises; nothing is freed then.
     """
+    gradients, order = _differentiate(loss, seed)
+    if not retain:
+        _free(order)
+    return gradients
+
+
+def add_gradients(loss: Tensor, seed: Tensor | None, *, retain: bool) -> None:
+    """`backward` whose result goes to the parameters' `grad`; the graph is freed only after that has succeeded."""
+    gradients, order = _differentiate(loss, seed)
+    gradients.add_to_parameters()
+    if not retain:
+        _free(order)
+
+
+def _differentiate(loss: Tensor, seed: Tensor | None) -> tuple[Gradients, list[Node]]:
+    """The gradients and the nodes that were walked."""
+    if not isinstance(loss, Tensor):
+        raise DTypeError(f"backward got {type(loss).__name__}; wanted a Tensor")
     root = loss.node
+    if root is None and not loss.requires_grad:
+        raise GraphError(
+            f"backward of {loss!r} without a graph; wanted the result of an operation on an input that requires a "
+            f"gradient, computed outside no_grad()"
+        )
     start = _seed(loss, seed)
     if root is None:
-        if loss.requires_grad:
-            return Gradients({id(loss): (loss, start)})
-        raise GraphError(
-            "backward of a tensor without a graph: no input required a gradient, or it was computed under no_grad()"
-        )
+        return Gradients(loss.backend, {id(loss): (loss, start)}), []
     order = _topological(root)
     _check_fresh(order)
-    leaves = _accumulate(loss.backend, root, start, order)
-    if not retain:
-        for node in order:
-            node.free()
-    return Gradients(leaves)
+    return Gradients(loss.backend, _accumulate(loss.backend, root, start, order)), order
+
+
+def _free(order: list[Node]) -> None:
+    for node in order:
+        node.free()
 
 
 def _seed(loss: Tensor, seed: Tensor | None) -> Native:
@@ -102,10 +132,13 @@ def _seed(loss: Tensor, seed: Tensor | None) -> Native:
                 f".mean() or .sum(), or pass seed="
             )
         return storage.full((), 1.0, dtype=loss.dtype)
+    same_backend("backward with a seed", loss, seed)
     if seed.shape != loss.shape:
-        raise ShapeError(f"the seed has shape {seed.shape}; wanted the shape of the differentiated tensor, {loss.shape}")
-    if seed.dtype != loss.dtype or seed.backend is not loss.backend:
-        raise DTypeError(f"the seed is {seed!r}; wanted dtype {loss.dtype} on {loss.backend.spec}")
+        raise ShapeError(
+            f"the seed has shape {seed.shape}; wanted the shape of the differentiated tensor, {loss.shape}"
+        )
+    if seed.dtype != loss.dtype:
+        raise DTypeError(f"the seed has dtype {seed.dtype}; wanted that of the differentiated tensor, {loss.dtype}")
     return seed.value
 
 
@@ -118,15 +151,15 @@ def _topological(root: Node) -> list[Node]:
             if isinstance(parent, Node) and parent not in seen:
                 seen.add(parent)
                 stack.append(parent)
-    return sorted(seen, key=lambda node: node.serial, reverse=True)
+    return sorted(seen, key=attrgetter("serial"), reverse=True)
 
 
 def _check_fresh(order: list[Node]) -> None:
     for node in order:
         if node.vjp is None:
             raise GraphError(
-                f"the graph of '{node.name}' was freed by an earlier backward; run the forward again, or pass retain=True "
-                f"to the earlier one"
+                f"the graph of '{node.name}' was freed by an earlier backward; run the forward again, or pass "
+                f"retain=True to the earlier one"
             )
         for parameter, version in node.watched:
             if parameter.version != version:
@@ -136,9 +169,7 @@ def _check_fresh(order: list[Node]) -> None:
                 )
 
 
-def _accumulate(
-    backend: OpenBackend, root: Node, start: Native, order: list[Node]
-) -> dict[int, tuple[Tensor, Native]]:
+def _accumulate(backend: OpenBackend, root: Node, start: Native, order: list[Node]) -> dict[int, tuple[Tensor, Native]]:
     add = backend.tools.elementwise.add
     pending: dict[Node, Native] = {root: start}
     leaves: dict[int, tuple[Tensor, Native]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from turret.spi import DTypeError, GraphError, ShapeError
+from turret.spi import BackendMismatch, DTypeError, GraphError, ShapeError
 
 from .backward import backward
 from .graph import Native, Node, enable_grad, is_recording, next_serial, no_grad
@@ -12,7 +12,11 @@ from .value import Parameter, Tensor, record, same_backend
 
 
 def custom_gradient(
-    output: Tensor, inputs: Sequence[Tensor], vjp: Callable[[Tensor], Sequence[Tensor]], *, name: str = "custom_gradient"
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    vjp: Callable[[Tensor], Sequence[Tensor]],
+    *,
+    name: str = "custom_gradient",
 ) -> Tensor:
     """`output` as a function of `inputs` whose gradient is `vjp`.
 
@@ -30,11 +34,17 @@ def custom_gradient(
 
     def pull(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
         with no_grad():
-            made = tuple(vjp(Tensor(dy, backend, dtype)))
+            answer = vjp(Tensor(dy, backend, dtype))
+        if isinstance(answer, Tensor):
+            raise GraphError(f"the vjp of {name} gave one Tensor; wanted a sequence of {len(shapes)}, one per input")
+        made = tuple(answer)
         if len(made) != len(shapes):
             raise GraphError(f"the vjp of {name} gave {len(made)} gradients; wanted {len(shapes)}, one per input")
         for i, (gradient, (shape, kind)) in enumerate(zip(made, shapes, strict=True)):
-            same_backend(f"the vjp of {name}, gradient {i},", Tensor(dy, backend, dtype), gradient)
+            if same_backend(f"the vjp of {name}, gradient {i},", gradient) is not backend:
+                raise BackendMismatch(
+                    f"the vjp of {name} gave gradient {i} on {gradient.backend.spec}; wanted {backend.spec}"
+                )
             if gradient.shape != shape:
                 raise ShapeError(f"the vjp of {name} gave gradient {i} of shape {gradient.shape}; wanted {shape}")
             if gradient.dtype != kind:
@@ -52,10 +62,15 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
     Raises: GraphError where fn closes over a tensor of the outer graph, or where the rebuilt graph differs.
     """
+    if inputs:
+        same_backend("checkpoint", *inputs)
     if not is_recording():
         return fn(*inputs)
     inside, leaves = _run(fn, inputs)
     first, shape = inside.output, inside.output.shape
+    for mine, theirs in zip(inside.inputs, inputs, strict=True):
+        if first is mine:
+            return theirs
     if first.node is None:
         return first
 

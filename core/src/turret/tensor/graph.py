@@ -24,8 +24,8 @@ _serials = itertools.count()
 class Node:
     """One recorded operation with one output.
 
-    Parents are nodes or leaves, not tensors, so that a value lives only as long as some VJP needs it. `vjp` is None once
-    the graph was freed. `watched` remembers the version of every parameter the operation read.
+    Parents are nodes or leaves, not tensors, so that a value lives only as long as some VJP needs it. `vjp` is None
+    once the graph was freed. `watched` remembers the version of every parameter the operation read.
     """
 
     __slots__ = ("name", "parents", "serial", "vjp", "watched")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,6 +13,12 @@ from turret.spi import FLOATS, BackendMismatch, DType, DTypeError, GraphError, H
 from .graph import Native, Node, Vjp, _recording
 
 Number = int | float
+
+RANGES: dict[DType, tuple[int, int]] = {
+    "int32": (-(2**31), 2**31 - 1),
+    "uint8": (0, 255),
+    "int64": (-(2**63), 2**63 - 1),
+}
 
 
 class Tensor:
@@ -58,9 +64,9 @@ class Tensor:
 
     def backward(self, seed: Tensor | None = None, *, retain: bool = False) -> None:
         """Adds the gradients of every reachable parameter to its `grad`, or changes nothing if anything fails."""
-        from .backward import backward
+        from .backward import add_gradients
 
-        backward(self, seed, retain=retain).add_to_parameters()
+        add_gradients(self, seed, retain=retain)
 
     def __bool__(self) -> bool:
         raise GraphError("a tensor has no truth value; compare .item(), or use ops.where to choose by element")
@@ -69,6 +75,12 @@ class Tensor:
         if not self.shape:
             raise ShapeError("len() of a tensor of rank 0; use .item() for its value")
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise DTypeError(f"NumPy got {self!r}; wanted an array: use .numpy(), which waits for the device and copies")
 
     def __repr__(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""
@@ -104,6 +116,9 @@ class Tensor:
     def __matmul__(self, other: Tensor) -> Tensor:
         return _ops.matmul(self, other)
 
+    def __rmatmul__(self, other: Tensor) -> Tensor:
+        return _ops.matmul(other, self)
+
     def __getitem__(self, index: Any) -> Tensor:
         return _ops.index(self, index)
 
@@ -137,8 +152,8 @@ class Parameter(Tensor):
     __slots__ = ("grad", "owned", "version")
 
     def __init__(self, host: Host, *, backend: OpenBackend | None = None, trainable: bool = True) -> None:
-        opened = backend or current()
-        super().__init__(opened.tools.storage.from_host(host), opened, _float_dtype(host), requires_grad=trainable)
+        opened, dtype = backend or current(), _float_dtype(host)
+        super().__init__(opened.tools.storage.from_host(host), opened, dtype, requires_grad=trainable)
         self.grad: Tensor | None = None
         self.version = 0
         self.owned = False
@@ -175,6 +190,10 @@ class Parameter(Tensor):
 
 
 def _float_dtype(host: Host) -> DType:
+    if not isinstance(host, np.ndarray):
+        raise DTypeError(
+            f"a parameter got {type(host).__name__}; wanted a NumPy array: use numpy.asarray(..., numpy.float32)"
+        )
     name: DType = host.dtype.name  # type: ignore[assignment]  # NumPy spells our dtype names; others are refused here
     if name not in FLOATS:
         raise DTypeError(f"a parameter of dtype {host.dtype.name}; wanted one of {', '.join(sorted(FLOATS))}")
@@ -194,7 +213,9 @@ def tensor(
     Raises: ShapeError for ragged lists, DTypeError for what the device does not have.
     """
     if isinstance(data, Tensor):
-        raise DTypeError("tensor() of a Tensor; use it as it is, .detach() to leave the graph, .cast() for another dtype")
+        raise DTypeError(
+            f"tensor() of {data!r}; use it as it is, .detach() to leave the graph, .cast() for another dtype"
+        )
     try:
         host = np.asarray(data)
     except ValueError as error:
@@ -202,11 +223,22 @@ def tensor(
     if host.dtype == object or host.dtype.kind not in "biuf":
         raise DTypeError(f"tensor() of {type(data).__name__} with NumPy dtype {host.dtype}; wanted numbers or bools")
     want = dtype or _default_dtype(data, host)
-    opened = backend or current()
-    value = opened.tools.storage.from_host(host, dtype=want)
     if requires_grad and want not in FLOATS:
-        raise DTypeError(f"a tensor of dtype {want} cannot require a gradient; wanted one of {', '.join(sorted(FLOATS))}")
-    return Tensor(value, opened, want, requires_grad=requires_grad)
+        raise DTypeError(
+            f"a tensor of dtype {want} cannot require a gradient; wanted one of {', '.join(sorted(FLOATS))}"
+        )
+    if host.dtype.kind in "iu" and want in RANGES and host.dtype != want and host.size:
+        for extreme in (int(host.min()), int(host.max())):
+            require_range("tensor()", extreme, want)
+    opened = backend or current()
+    return Tensor(opened.tools.storage.from_host(host, dtype=want), opened, want, requires_grad=requires_grad)
+
+
+def require_range(name: str, number: int, dtype: DType) -> None:
+    """Raises: DTypeError for a whole number that an integer dtype cannot hold."""
+    low, high = RANGES[dtype]
+    if not low <= number <= high:
+        raise DTypeError(f"{name} got {number}; wanted {low} to {high} for dtype {dtype}: choose a wider dtype")
 
 
 def _default_dtype(data: Any, host: Host) -> DType:
@@ -234,16 +266,39 @@ def same_backend(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
 
     Raises: BackendMismatch, or DTypeError for an operand that is no Tensor.
     """
-    for t in (first, *others):
+    if isinstance(first, Tensor):
+        backend = first.backend
+        for other in others:
+            if not isinstance(other, Tensor) or other.backend is not backend:
+                break
+        else:
+            return backend
+    _refuse(name, (first, *others))
+
+
+def _refuse(name: str, operands: tuple[Tensor, ...]) -> NoReturn:
+    for t in operands:
         if not isinstance(t, Tensor):
             raise DTypeError(f"{name} got {type(t).__name__}; wanted a Tensor: wrap host data with turret.tensor(...)")
-    backend = first.backend
+    specs = ", ".join(t.backend.spec for t in operands)
+    raise BackendMismatch(
+        f"{name} got operands on {specs}; wanted one backend: move them with turret.tensor(x.numpy(), backend=...) or "
+        f"module.to(...)"
+    )
+
+
+def same_floats(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
+    """The one backend of operands of one floating-point dtype.
+
+    Raises: BackendMismatch, DTypeError.
+    """
+    backend = same_backend(name, first, *others)
+    dtype = first.dtype
+    if dtype not in FLOATS:
+        require_float(name, first)
     for other in others:
-        if other.backend is not backend:
-            raise BackendMismatch(
-                f"{name} got operands on {backend.spec} and {other.backend.spec}; move one of them with turret.tensor("
-                f"x.numpy(), backend=...) or module.to(...)"
-            )
+        if other.dtype != dtype:
+            same_dtype(name, first, other)
     return backend
 
 

@@ -153,9 +153,10 @@ class RunConfig:
         """
         for key, value in given.items():
             if key not in CHANGEABLE and getattr(self, key) != value:
+                free = ", ".join(sorted(k.replace("_", "-") for k in CHANGEABLE))
                 raise ConfigError(
-                    f"a resumed run keeps {key.replace('_', '-')} {getattr(self, key)!r}, got {value!r}; leave it out, or "
-                    f"start a new run; a resumed run may change {', '.join(sorted(k.replace('_', '-') for k in CHANGEABLE))}"
+                    f"a resumed run keeps {key.replace('_', '-')} {getattr(self, key)!r}, got {value!r}; leave it out "
+                    f"or start a new run; a resumed run may change {free}"
                 )
         return replace(self, **given)
 

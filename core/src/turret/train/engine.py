@@ -89,7 +89,8 @@ class Engine:
         loss = float(np.sum([share * float(value.item()) for share, value in losses]))
         if not math.isfinite(loss):
             raise NonFiniteError(
-                f"step {number}: the loss is {loss}; the last checkpoint is intact: lower the learning rate, or check the data"
+                f"step {number}: the loss is {loss}; the last checkpoint is intact: lower the learning rate, or check "
+                f"the data"
             ) from cause
         return loss
 

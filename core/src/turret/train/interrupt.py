@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Interrupt:
@@ -40,6 +41,6 @@ def watch_signals() -> Iterator[Interrupt]:
         _restore(before)
 
 
-def _restore(handlers: dict[signal.Signals, object]) -> None:
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
-        signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]  # as it was
+        signal.signal(number, handler if handler is not None else signal.SIG_DFL)

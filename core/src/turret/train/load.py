@@ -10,7 +10,7 @@ from turret.models import LanguageModel, build_model, model_config
 from turret.registry import OpenBackend, use_backend
 from turret.spi import CheckpointError, ConfigError
 
-from .checkpoint import find_checkpoint, read_checkpoint
+from .checkpoint import read_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ def load_model(path: Path, backend: OpenBackend) -> Trained:
 
     Raises: CheckpointError.
     """
-    content = read_checkpoint(find_checkpoint(path))
+    content = read_checkpoint(path, optimizer=False)
     where = content.path or path
     try:
         config = model_config(content.model["kind"], content.model["config"])

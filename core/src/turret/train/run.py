@@ -11,7 +11,7 @@ from turret.data import BatchSampler, DataPosition, Manifest, Split, open_corpus
 from turret.models import LanguageModel, build_model
 from turret.optim import Adam, decay_groups
 from turret.registry import OpenBackend, use_backend
-from turret.spi import CheckpointError, ConfigError
+from turret.spi import CheckpointError, ConfigError, DataError
 
 from .checkpoint import CheckpointContent, CheckpointStore
 from .config import RunConfig
@@ -199,7 +199,7 @@ class _Run:
                 data=self.provenance.to_dict(),
                 step=number,
                 tokens_seen=position.tokens_seen,
-                position={**position.to_dict(), "tokens": position.tokens_seen},
+                position=position.to_dict(),
                 random={"generator": "philox", "seed": self.config.seed},
                 parameters=model.state_dict(),
                 optimizer=self.engine.optimizer.state_dict(),
@@ -239,8 +239,13 @@ def _position(config: RunConfig, step: int) -> DataPosition:
 
 
 def _require_position(config: RunConfig, resume: CheckpointContent) -> None:
-    saved = {key: value for key, value in resume.position.items() if key != "tokens"}
-    if DataPosition.from_dict(saved) != _position(config, resume.step):
+    expected = _position(config, resume.step)
+    try:
+        saved = DataPosition.from_dict(resume.position)
+    except DataError as error:
+        raise CheckpointError(f"{resume.path}: {error}") from error
+    if saved != expected:
         raise CheckpointError(
-            f"{resume.path}: its data position {saved} is not that of step {resume.step} in this run; use another checkpoint"
+            f"{resume.path}: its data position is {saved}, that of step {resume.step} in this run is {expected}; "
+            f"use another checkpoint"
         )

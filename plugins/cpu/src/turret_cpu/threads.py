@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .kernels.compiler import Kernel
-from .kernels.workers import BOX, FINISHED, POSTED, alone, launch, serve, wait
+from .kernels.workers import BOX, POSTED, alone, launch, serve, wait
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -32,8 +32,8 @@ _char = ctypes.c_char
 class _Worker:
     """One thread that runs one share of each call. It watches a short while for the next, then sleeps."""
 
-    def __init__(self, box: I64) -> None:
-        self._box = box
+    def __init__(self, box: I64, job: I64) -> None:
+        self._box, self._job = box, job
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         threading.Thread(target=self._live, name="turret-cpu", daemon=True).start()
@@ -44,11 +44,10 @@ class _Worker:
             self._wake.put(None)
 
     def _live(self) -> None:
-        box = self._box
         while True:
-            serve(box, PATIENCE)
+            serve(self._box, self._job, PATIENCE)
             self._asleep = True
-            if box[POSTED] == box[FINISHED]:
+            if self._box[0] != POSTED:
                 self._wake.get()
             self._asleep = False
 
@@ -65,7 +64,7 @@ class Pool:
     def __init__(self, parts: int) -> None:
         self.parts = parts
         self._workers: list[_Worker] = []
-        self._boxes = np.zeros((parts - 1, BOX), np.int64)
+        self._boxes, self._job = np.zeros((parts - 1, BOX), np.int64), np.zeros(BOX, np.int64)
         self._free = threading.Lock()
         self._local = threading.local()
 
@@ -75,39 +74,43 @@ class Pool:
         An array travels as its address (C-ordered, writable, not empty), an int as itself, a float as its 64 bits.
         """
         words = np.array([_word(x) for x in operands], np.int64)
-        if work < self.WORTH or self.parts == 1:
+        if (shares := self.shares(work)) == 1:
             alone(kernel.address, words, 1)
         elif self._free.acquire(blocking=False):
             try:
-                self._share_out(kernel.address, words)
+                self._share_out(kernel.address, words, shares)
             finally:
                 self._free.release()
         else:
-            alone(kernel.address, words, self.parts)
+            alone(kernel.address, words, shares)
+
+    def shares(self, work: float) -> int:
+        """Into how many shares work of this size is cut: twice the cores where that is not too fine."""
+        if work < self.WORTH or self.parts == 1:
+            return 1
+        return self.parts if work < 8 * self.WORTH * self.parts else 2 * self.parts
 
     def scratch(self, size: int) -> F32:
-        """(parts, size or more) float32 that the calling thread may fill until it asks again; size counts elements."""
+        """(2 * parts, size or more) float32, a row for each share, that the calling thread may fill until it asks again; size counts elements."""
         kept: F32 | None = getattr(self._local, "kept", None)
         if kept is None or kept.shape[1] < size:
-            kept = self._local.kept = np.zeros((self.parts, -(-size // 1024) * 1024 + 16), np.float32)
+            kept = self._local.kept = np.zeros((2 * self.parts, -(-size // 1024) * 1024 + 16), np.float32)
         return kept
 
-    def _share_out(self, address: int, words: I64) -> None:
+    def _share_out(self, address: int, words: I64, shares: int) -> None:
         if not self._workers:
-            self._workers = [_Worker(box) for box in self._boxes]
+            self._workers = [_Worker(box, self._job) for box in self._boxes]
         for worker in self._workers:
             worker.rouse()
-        done = launch(address, words, self._boxes, PATIENCE)
+        done = launch(address, words, shares, self._job, self._boxes, PATIENCE)
         while not done:
-            for worker in self._workers:
-                worker.rouse()
             time.sleep(NAP)
             done = wait(self._boxes, 0)
 
     def forget_workers(self) -> None:
         """In a forked child, where no other thread exists: the next call starts new ones."""
         self._workers, self._free = [], threading.Lock()
-        self._boxes = np.zeros_like(self._boxes)
+        self._boxes, self._job = np.zeros_like(self._boxes), np.zeros_like(self._job)
 
 
 def _word(operand: npt.NDArray[Any] | int | float) -> int:

@@ -19,7 +19,10 @@ class Adapted(NamedTuple, Generic[A]):
 
 
 class Adam(Protocol[A]):
-    """Adam with decoupled weight decay over a list of tensors. Source: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2."""
+    """Adam with decoupled weight decay over a list of tensors.
+
+    Source: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2.
+    """
 
     def update(
         self,
@@ -40,8 +43,8 @@ class Adam(Protocol[A]):
     ) -> Adapted[A]:
         """One batched step; at least one tensor.
 
-        g is scaled by min(1, max_norm / norm), norm being the Euclidean norm of all gradients together, computed without
-        overflow (infinite max_norm: no clipping). m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
+        g is scaled by min(1, max_norm / norm), norm being the Euclidean norm of all gradients together, computed
+        without overflow (infinite max_norm: no clipping). m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
         p = p - lr * (m / correction1 / (sqrt(v / correction2) + eps) + decay * p), each with the old p.
         lr, correction1 = 1 - b1^t and correction2 = 1 - b2^t: float32 of rank 0, computed on the host in float64.
         Moments are float32 whatever the dtype of the parameters.

@@ -1,8 +1,8 @@
 """Slots of attention: materialized, memory-linear and paged.
 
 Letters: B batch, T query length, S key length, H query heads, K key-value heads (H % K == 0, query head h reads
-key-value head h // (H / K)), d head size. Scores are scale * q k^T, softmax in float32. Source: Vaswani et al. 2017, eq. 1;
-grouped heads: Ainslie et al. 2023, section 2.2.
+key-value head h // (H / K)), d head size. Scores are scale * q k^T, softmax in float32. Source: Vaswani et al. 2017,
+eq. 1; grouped heads: Ainslie et al. 2023, section 2.2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..arrays import A
 
 
 class CausalAttention(Protocol[A]):
-    """q: (B, T, H, d); k and v: (B, S, K, d). Query i sees keys 0..offset+i, of which at least one exists: offset >= 0, S >= 1."""
+    """q: (B, T, H, d); k and v: (B, S, K, d). Query i sees keys 0..offset+i; offset >= 0 and S >= 1, so it sees one."""
 
     def attend(self, q: A, k: A, v: A, /, *, scale: float, offset: int) -> tuple[A, A]:
         """Output (B, T, H, d) in q's dtype and probabilities (B, H, T, S) float32, exactly zero where unseen."""
@@ -39,9 +39,7 @@ class FlashAttention(Protocol[A]):
         """Output and the row statistics from which the VJP rebuilds the probabilities."""
         ...
 
-    def attend_vjp(
-        self, dy: A, q: A, k: A, v: A, saved: Flashed[A], /, *, scale: float, offset: int
-    ) -> tuple[A, A, A]:
+    def attend_vjp(self, dy: A, q: A, k: A, v: A, saved: Flashed[A], /, *, scale: float, offset: int) -> tuple[A, A, A]:
         """Gradients for q, k and v."""
         ...
 
@@ -60,9 +58,7 @@ class PagedAttention(Protocol[A]):
         """
         ...
 
-    def attend(
-        self, q: A, k_pages: A, v_pages: A, page_table: A, starts: A, /, *, page: int, scale: float
-    ) -> A:
+    def attend(self, q: A, k_pages: A, v_pages: A, page_table: A, starts: A, /, *, page: int, scale: float) -> A:
         """q: (R, T, H, d), page_table: int32 (R, W), starts: int32 (R,); returns (R, T, H, d).
 
         Query i of request r stands at starts[r] + i and sees positions 0..starts[r]+i of its pages. What lies beyond a

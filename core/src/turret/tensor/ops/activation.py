@@ -5,34 +5,28 @@ from __future__ import annotations
 from turret.spi import ConfigError, GeluForm, ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, require_float, same_backend, same_dtype
+from ..value import Tensor, record, same_floats
 
 
 def gelu(x: Tensor, *, form: GeluForm = "erf") -> Tensor:
-    """x * Phi(x), exactly ("erf") or by its tanh approximation ("tanh")."""
-    slot = same_backend("gelu", x).tools.activation
-    require_float("gelu", x)
+    """The product x * Phi(x), exactly ("erf") or by its tanh approximation ("tanh")."""
+    slot = same_floats("gelu", x).tools.activation
     if form not in ("erf", "tanh"):
         raise ConfigError(f"gelu form {form!r}; wanted 'erf' or 'tanh'")
     value = x.value
-    return record(
-        "gelu", slot.gelu(value, form=form), x, (x,), lambda dy, _: (slot.gelu_vjp(dy, value, form=form),)
-    )
+    return record("gelu", slot.gelu(value, form=form), x, (x,), lambda dy, _: (slot.gelu_vjp(dy, value, form=form),))
 
 
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x)."""
-    slot = same_backend("silu", x).tools.activation
-    require_float("silu", x)
+    """The product x * sigmoid(x)."""
+    slot = same_floats("silu", x).tools.activation
     value = x.value
     return record("silu", slot.silu(value), x, (x,), lambda dy, _: (slot.silu_vjp(dy, value),))
 
 
 def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, equal shapes."""
-    slot = same_backend("gated_silu", gate, up).tools.activation
-    require_float("gated_silu", gate)
-    same_dtype("gated_silu", gate, up)
+    slot = same_floats("gated_silu", gate, up).tools.activation
     if gate.shape != up.shape:
         raise ShapeError(f"gated_silu got gate {gate.shape} and up {up.shape}; wanted equal shapes")
     g, u = gate.value, up.value

@@ -6,16 +6,16 @@ from turret.registry import OpenBackend
 from turret.spi import ConfigError, ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, require_float, same_backend, same_dtype
+from ..value import Tensor, record, same_floats
 
 
 def _check(name: str, q: Tensor, k: Tensor, v: Tensor, offset: int) -> OpenBackend:
-    backend = same_backend(name, q, k, v)
-    require_float(name, q)
-    same_dtype(name, q, k, v)
+    backend = same_floats(name, q, k, v)
     sq, sk = q.shape, k.shape
     if len(sq) != 4 or len(sk) != 4 or sk != v.shape or sq[0] != sk[0] or sq[3] != sk[3] or sk[1] == 0:
-        raise ShapeError(f"{name} got q {sq}, k {sk}, v {v.shape}; wanted q (B, T, H, d), k and v (B, S, K, d) with S >= 1")
+        raise ShapeError(
+            f"{name} got q {sq}, k {sk}, v {v.shape}; wanted q (B, T, H, d), k and v (B, S, K, d) with S >= 1"
+        )
     if sk[2] == 0 or sq[2] % sk[2]:
         raise ShapeError(f"{name}: {sq[2]} query heads do not divide over {sk[2]} key-value heads")
     if offset < 0:

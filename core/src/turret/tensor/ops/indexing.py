@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from turret.spi import ShapeError
 
 from ..graph import Native
@@ -16,9 +18,7 @@ def gather_rows(table: Tensor, ids: Tensor) -> Tensor:
     if not shape:
         raise ShapeError("gather_rows of a table of rank 0; wanted rows: (R, ...)")
     tools, rows = backend.tools, ids.value
-    count = 1
-    for n in ids.shape:
-        count *= n
+    count = math.prod(ids.shape)
 
     def vjp(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
         zeros = tools.storage.full(shape, 0.0, dtype=dtype)

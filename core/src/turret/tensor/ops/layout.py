@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from turret.spi import FLOATS, DType, DTypeError, Shape, ShapeError
@@ -28,7 +29,9 @@ def _resolve(old: Shape, new: Shape) -> Shape:
         if rest > 0 and size % rest == 0:
             new = tuple(size // rest if n == -1 else n for n in new)
     if any(n < 0 for n in new) or math.prod(new) != size:
-        raise ShapeError(f"reshape of {old} ({size} elements) to {new}; wanted the same number of elements, one -1 at most")
+        raise ShapeError(
+            f"reshape of {old} ({size} elements) to {new}; wanted the same number of elements, one -1 at most"
+        )
     return new
 
 
@@ -45,13 +48,15 @@ def transpose(x: Tensor, axes: Sequence[int] = ()) -> Tensor:
 
 def slice(x: Tensor, start: Sequence[int], stop: Sequence[int], *, step: Sequence[int] | None = None) -> Tensor:
     """Static bounds, one per axis: 0 <= start <= stop <= size, step >= 1."""
-    tools, shape, dtype = same_backend("slice", x).tools, x.shape, x.dtype
+    tools, shape = same_backend("slice", x).tools, x.shape
     first, last, steps = tuple(start), tuple(stop), tuple(step) if step is not None else (1,) * x.ndim
     if not len(first) == len(last) == len(steps) == x.ndim:
         raise ShapeError(f"slice of shape {shape} got {len(first)} starts and {len(last)} stops; wanted one per axis")
     for a, b, s, size in zip(first, last, steps, shape, strict=True):
         if not 0 <= a <= b <= size or s < 1:
-            raise ShapeError(f"slice {first} to {last} step {steps} of shape {shape}; wanted 0 <= start <= stop <= size")
+            raise ShapeError(
+                f"slice {first} to {last} step {steps} of shape {shape}; wanted 0 <= start <= stop <= size"
+            )
     out = tools.layout.slice(x.value, first, last, step=None if step is None else steps)
 
     def vjp(dy: Native, needs: tuple[bool, ...]) -> tuple[Native, ...]:
@@ -61,7 +66,7 @@ def slice(x: Tensor, start: Sequence[int], stop: Sequence[int], *, step: Sequenc
         widths = [(a, size - a - n) for a, size, n in zip(first, shape, tuple(dy.shape), strict=True)]
         return (_fit(tools, dy, widths),)
 
-    return record("slice", out, Tensor(out, x.backend, dtype), (x,), vjp)
+    return record("slice", out, x, (x,), vjp)
 
 
 def _fit(tools: Any, dy: Native, widths: list[tuple[int, int]]) -> Native:
@@ -85,30 +90,44 @@ def _spread(tools: Any, dy: Native, axis: int, step: int) -> Native:
 
 def index(x: Tensor, key: Any) -> Tensor:
     """`x[key]` for integers, slices with positive step, and one `...`; rows by an array are `gather_rows`."""
-    keys = key if isinstance(key, tuple) else (key,)
-    if keys.count(...) > 1:
-        raise ShapeError(f"index {key!r}: '...' may stand once")
-    if ... in keys:
-        at = keys.index(...)
-        keys = (*keys[:at], *([builtins.slice(None)] * (x.ndim - len(keys) + 1)), *keys[at + 1 :])
-    if len(keys) > x.ndim:
-        raise ShapeError(f"index {key!r} has {len(keys)} entries for a tensor of shape {x.shape}")
-    keys = (*keys, *([builtins.slice(None)] * (x.ndim - len(keys))))
-    start, stop, step, kept = [], [], [], []
-    for axis, (item, size) in enumerate(zip(keys, x.shape, strict=True)):
-        if isinstance(item, builtins.slice):
-            a, b, s = item.indices(size)
-            if s < 1:
-                raise ShapeError(f"index {key!r}: steps must be positive")
-            start.append(a), stop.append(builtins.max(a, b)), step.append(s), kept.append(axis)
-        elif isinstance(item, int) and not isinstance(item, bool):
-            if not -size <= item < size:
-                raise ShapeError(f"index {item} is outside axis {axis} of shape {x.shape}")
-            start.append(item % size), stop.append(item % size + 1), step.append(1)
-        else:
-            raise DTypeError(f"index {item!r} on axis {axis}; wanted an int or a slice: use ops.gather_rows for an array")
+    same_backend("index", x)
+    shape = x.shape
+    keys = _one_key_per_axis(key, shape)
+    bounds = [_bounds(item, axis, shape) for axis, item in enumerate(keys)]
+    start, stop, step = ([b[i] for b in bounds] for i in range(3))
     out = slice(x, start, stop, step=step if any(s > 1 for s in step) else None)
-    return out if len(kept) == x.ndim else reshape(out, tuple(out.shape[a] for a in kept))
+    kept = tuple(n for n, item in zip(out.shape, keys, strict=True) if isinstance(item, builtins.slice))
+    return out if len(kept) == len(shape) else reshape(out, kept)
+
+
+def _one_key_per_axis(key: Any, shape: Shape) -> tuple[Any, ...]:
+    keys, rank, whole = key if isinstance(key, tuple) else (key,), len(shape), builtins.slice(None)
+    dots = [i for i, item in enumerate(keys) if item is ...]  # not keys.count: an array among them compares by element
+    if len(dots) > 1:
+        raise ShapeError(f"index got '...' {len(dots)} times; wanted it once at most")
+    if len(keys) - len(dots) > rank:
+        raise ShapeError(f"index got {len(keys) - len(dots)} entries; wanted {rank} at most for shape {shape}")
+    at = dots[0] if dots else len(keys)
+    missing = (whole,) * (rank - len(keys) + len(dots))
+    return (*keys[:at], *missing, *keys[at + 1 :])
+
+
+def _bounds(item: Any, axis: int, shape: Shape) -> tuple[int, int, int]:
+    """(start, stop, step) of one entry of an index."""
+    size = shape[axis]
+    if isinstance(item, builtins.slice):
+        start, stop, step = item.indices(size)
+        if step < 1:
+            raise ShapeError(f"index got step {step} on axis {axis}; wanted a step of at least 1")
+        return start, builtins.max(start, stop), step
+    if isinstance(item, bool) or not isinstance(item, Integral):
+        raise DTypeError(
+            f"index got {type(item).__name__} on axis {axis}; wanted an int or a slice: ops.gather_rows takes an array"
+        )
+    place = int(item)
+    if not -size <= place < size:
+        raise ShapeError(f"index {place} on axis {axis} of shape {shape}; wanted {-size} <= index < {size}")
+    return place % size, place % size + 1, 1
 
 
 def concatenate(xs: Sequence[Tensor], axis: int) -> Tensor:
@@ -120,7 +139,7 @@ def concatenate(xs: Sequence[Tensor], axis: int) -> Tensor:
     same_dtype("concatenate", *parts)
     first = parts[0].shape
     if not -len(first) <= axis < len(first):
-        raise ShapeError(f"concatenate along axis {axis} of shape {first}")
+        raise ShapeError(f"concatenate along axis {axis} of shape {first}; wanted {-len(first)} <= axis < {len(first)}")
     at = axis % len(first)
     for t in parts:
         if len(t.shape) != len(first) or t.shape[:at] != first[:at] or t.shape[at + 1 :] != first[at + 1 :]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from turret.spi import ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, require_float, same_backend, same_dtype
+from ..value import Tensor, record, same_floats
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
@@ -13,17 +13,15 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 
     a: (..., M, N), b: (..., N, P) after op; equal rank >= 2 and equal leading axes; returns (..., M, P).
     """
-    backend = same_backend("matmul", a, b)
-    require_float("matmul", a)
-    same_dtype("matmul", a, b)
+    backend = same_floats("matmul", a, b)
     sa, sb = a.shape, b.shape
     if len(sa) != len(sb) or len(sa) < 2 or sa[:-2] != sb[:-2]:
         raise ShapeError(f"matmul got shapes {sa} and {sb}; wanted equal rank >= 2 and equal leading axes")
     inner_a, inner_b = sa[-2 if transpose_a else -1], sb[-1 if transpose_b else -2]
     if inner_a != inner_b:
         raise ShapeError(
-            f"matmul got shapes {sa}{' transposed' if transpose_a else ''} and {sb}{' transposed' if transpose_b else ''}; "
-            f"the inner sizes {inner_a} and {inner_b} must be equal"
+            f"matmul got shapes {sa}{' transposed' if transpose_a else ''} and {sb}"
+            f"{' transposed' if transpose_b else ''}; wanted equal inner sizes, not {inner_a} and {inner_b}"
         )
     product, x, y = backend.tools.matmul.matmul, a.value, b.value
 
@@ -47,11 +45,9 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight^T + bias. x: (..., I), weight: (O, I), bias: (O,); returns (..., O)."""
+    """The map x @ weight^T + bias. x: (..., I), weight: (O, I), bias: (O,); returns (..., O)."""
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    backend = same_backend("linear", *inputs)
-    require_float("linear", x)
-    same_dtype("linear", *inputs)
+    backend = same_floats("linear", *inputs)
     sx, sw = x.value.shape, weight.value.shape
     if len(sw) != 2 or len(sx) < 1 or sx[-1] != sw[1]:
         raise ShapeError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from turret.spi import DTypeError, ShapeError
 
 from ..graph import Native, is_recording
@@ -14,7 +16,7 @@ IGNORE = -1
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, ignore: int = IGNORE) -> Tensor:
     """Mean negative log-likelihood in nats, weighted per target; 0 when every target is ignored.
 
-    logits: (..., V), targets: int32 (...) with classes or `ignore`, weights: float32 (...) >= 0; returns float32 of rank 0.
+    logits: (..., V), targets: int32 (...) with classes or `ignore`, weights: float32 (...) >= 0; returns float32 ().
     """
     inputs = (logits, targets) if weights is None else (logits, targets, weights)
     backend = same_backend("cross_entropy", *inputs)
@@ -22,16 +24,14 @@ def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None
     require_indices("cross_entropy", targets)
     if not logits.shape or logits.shape[-1] == 0 or logits.shape[:-1] != targets.shape:
         raise ShapeError(
-            f"cross_entropy got logits {logits.shape} and targets {targets.shape}; wanted logits (..., V) and targets (...)"
+            f"cross_entropy got logits {logits.shape} and targets {targets.shape}; wanted (..., V) and (...)"
         )
     if weights is not None and weights.shape != targets.shape:
         raise ShapeError(f"cross_entropy got weights {weights.shape} and targets {targets.shape}; wanted equal shapes")
     if weights is not None and weights.dtype != "float32":
         raise DTypeError(f"cross_entropy got weights of dtype {weights.dtype}; wanted float32")
-    tools, shape = backend.tools, logits.shape
-    count = 1
-    for n in shape[:-1]:
-        count *= n
+    tools, shape, dtype = backend.tools, logits.shape, logits.dtype
+    count = math.prod(shape[:-1])
     flat = tools.layout.reshape(logits.value, (count, shape[-1]))
     rows = tools.layout.reshape(targets.value, (count,))
     shares = None if weights is None else tools.layout.reshape(weights.value, (count,))
@@ -41,7 +41,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None
     loss, gradient = tools.loss.cross_entropy_grad(flat, rows, shares, ignore=ignore)
 
     def vjp(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
-        scale = dy if logits.dtype == "float32" else tools.storage.cast(dy, logits.dtype)
+        scale = dy if dtype == "float32" else tools.storage.cast(dy, dtype)
         return (tools.layout.reshape(tools.elementwise.multiply(gradient, scale), shape),)
 
     return record("cross_entropy", loss, Tensor(loss, backend, "float32"), (logits,), vjp)

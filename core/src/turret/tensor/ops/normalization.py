@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from turret.registry import OpenBackend
 from turret.spi import ConfigError, ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, require_float, same_backend, same_dtype
+from ..value import Tensor, record, same_floats
 
 
-def _check(name: str, x: Tensor, eps: float, *vectors: Tensor) -> None:
-    require_float(name, x)
-    same_dtype(name, x, *vectors)
-    if not x.shape or x.shape[-1] == 0:
+def _check(name: str, x: Tensor, eps: float, *vectors: Tensor) -> OpenBackend:
+    backend = same_floats(name, x, *vectors)
+    last = x.shape[-1:]
+    if not last or last[0] == 0:
         raise ShapeError(f"{name} of shape {x.shape}; wanted a last axis of at least one element")
     for v in vectors:
-        if v.shape != (x.shape[-1],):
+        if v.shape != last:
             raise ShapeError(f"{name} of x {x.shape} got a weight or bias of shape {v.shape}; wanted ({x.shape[-1]},)")
     if not eps > 0:
         raise ConfigError(f"{name} got eps {eps}; wanted a positive number")
+    return backend
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias. x: (..., D), weight and bias: (D,)."""
-    slot = same_backend("layer_norm", x, weight, bias).tools.normalization
-    _check("layer_norm", x, eps, weight, bias)
+    slot = _check("layer_norm", x, eps, weight, bias).tools.normalization
     xv, wv = x.value, weight.value
     out, mean, rstd = slot.layer_norm(xv, wv, bias.value, eps=eps)
 
@@ -34,9 +35,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) ->
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-5) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight. x: (..., D), weight: (D,)."""
-    slot = same_backend("rms_norm", x, weight).tools.normalization
-    _check("rms_norm", x, eps, weight)
+    """Returns x / sqrt(mean(x^2) + eps) * weight. x: (..., D), weight: (D,)."""
+    slot = _check("rms_norm", x, eps, weight).tools.normalization
     xv, wv = x.value, weight.value
     out, rstd = slot.rms_norm(xv, wv, eps=eps)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Sequence
 
-from turret.spi import DTypeError, ShapeError
+from turret.registry import OpenBackend
+from turret.spi import FLOATS, DTypeError, ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, require_float, same_backend
+from ..value import Tensor, record, same_backend, same_floats
 
 Axis = int | Sequence[int] | None
 
@@ -27,15 +30,20 @@ def _axes(name: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
     return found
 
 
+def _summable(name: str, x: Tensor) -> OpenBackend:
+    backend = same_backend(name, x)
+    if x.dtype not in FLOATS and x.dtype not in ("int32", "int64"):
+        raise DTypeError(f"{name} got dtype {x.dtype}; wanted a float dtype, int32 or int64: cast it first")
+    return backend
+
+
 def _kept(x: Tensor, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else size for i, size in enumerate(x.shape))
 
 
 def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Sum over axes (all by default); the dtype is kept."""
-    tools = same_backend("sum", x).tools
-    if x.dtype not in ("int32", "int64"):
-        require_float("sum", x)
+    tools = _summable("sum", x).tools
     axes, shape = _axes("sum", x, axis), x.shape
     if not axes:
         return x
@@ -48,27 +56,19 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Mean over axes (all by default), floats only; NaN over an empty axis."""
-    tools = same_backend("mean", x).tools
-    require_float("mean", x)
+    tools = same_floats("mean", x).tools
     axes, shape = _axes("mean", x, axis), x.shape
     if not axes:
         return x
     kept = _kept(x, axes)
-    count = 1
-    for a in axes:
-        count *= shape[a]
+    count = math.prod(shape[a] for a in axes)
     out = tools.reduction.mean(x.value, axis=axes, keepdims=keepdims)
 
     def vjp(dy: Native, needs: tuple[bool, ...]) -> tuple[Native, ...]:
-        share = tools.elementwise.multiply(tools.layout.reshape(dy, kept), 1.0 / max_one(count))
+        share = tools.elementwise.multiply(tools.layout.reshape(dy, kept), 1.0 / builtins.max(count, 1))
         return (tools.layout.broadcast_to(share, shape),)
 
     return record("mean", out, x, (x,), vjp)
-
-
-def max_one(count: int) -> int:
-    """The count of elements shared by a mean, 1 where there is none."""
-    return count if count > 0 else 1
 
 
 def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
@@ -76,9 +76,7 @@ def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
     Raises: ShapeError for an empty axis.
     """
-    tools = same_backend("max", x).tools
-    if x.dtype not in ("int32", "int64"):
-        require_float("max", x)
+    tools = _summable("max", x).tools
     axes, value = _axes("max", x, axis), x.value
     if not axes:
         return x
@@ -99,9 +97,7 @@ def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 def argmax(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """int32 position of the first of the greatest along one axis. No gradient."""
-    backend = same_backend("argmax", x)
-    if x.dtype == "bool":
-        raise DTypeError("argmax of bool; cast it to int32 first")
+    backend = _summable("argmax", x)
     (only,) = _axes("argmax", x, axis)
     if x.shape[only] == 0:
         raise ShapeError(f"argmax over an empty axis: shape {x.shape}, axis {axis}")

@@ -8,7 +8,7 @@ from ..value import Tensor, record, require_float, same_backend
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """x: (B, T, H, d) with d even, each pair turned by its position's angle; cos and sin: float32 (T, d/2) or (B, T, d/2).
+    """Pairs of x turned by their position's angle. x: (B, T, H, d), d even; cos, sin: float32 (T, d/2) or (B, T, d/2).
 
     Pairs are (i, i + d/2), or (2i, 2i + 1) when interleaved. cos and sin get no gradient.
     """
@@ -18,7 +18,9 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> T
         raise ShapeError(f"rope of shape {x.shape}; wanted (B, T, H, d) with an even d")
     b, t, _, d = x.shape
     if cos.shape != sin.shape or cos.shape not in ((t, d // 2), (b, t, d // 2)):
-        raise ShapeError(f"rope of x {x.shape} got cos {cos.shape} and sin {sin.shape}; wanted ({t}, {d // 2}), or with B")
+        raise ShapeError(
+            f"rope of x {x.shape} got cos {cos.shape} and sin {sin.shape}; wanted ({t}, {d // 2}), or with B"
+        )
     if cos.dtype != "float32" or sin.dtype != "float32":
         raise DTypeError(f"rope got cos {cos.dtype} and sin {sin.dtype}; wanted float32")
     c, s = cos.value, sin.value

@@ -64,9 +64,10 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def read_checkpoint(path: Path) -> CheckpointContent:
+def read_checkpoint(path: Path, *, optimizer: bool = True) -> CheckpointContent:
     """The verified checkpoint at `path` (a checkpoint or a run folder); arrays come in name order.
 
+    optimizer=False, for a model that is only used, leaves the optimizer's file unread and its arrays out.
     Raises: CheckpointError naming the file and what is wrong with it.
     """
     path = find_checkpoint(path)
@@ -74,7 +75,7 @@ def read_checkpoint(path: Path) -> CheckpointContent:
     return CheckpointContent(
         **manifest.facts(),
         parameters=_read_arrays(path / PARAMETERS, manifest),
-        optimizer=_read_arrays(path / OPTIMIZER, manifest),
+        optimizer=_read_arrays(path / OPTIMIZER, manifest) if optimizer else {},
         path=path,
     )
 

@@ -156,6 +156,27 @@ def store_word(typing: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def take_word(typing: Any, address: Any) -> Any:
+    """Adds 1 to an int64 that other threads add to as well; returns what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), _number(1), "acq_rel")
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def swap_word(typing: Any, address: Any, old: Any, new: Any) -> Any:
+    """Puts `new` where `old` is; whether `old` was there."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        place = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.extract_value(builder.cmpxchg(place, args[1], args[2], "acq_rel", "acquire"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def invoke(typing: Any, address: Any, words: Any, part: Any, parts: Any) -> Any:
     """Calls the kernel at an address."""
 

@@ -1,39 +1,38 @@
 """Handing a kernel to waiting threads without the interpreter lock.
 
-A mailbox is an array of words: turns posted, turns finished, kernel, operands, part, parts.
+Shares are taken from a counter, so a thread that has lost its core keeps nobody from working. A box belongs to one
+worker: IDLE -> POSTED by the caller, -> CLAIMED and back to IDLE by the worker, or -> IDLE by a caller who found no share left
+and takes the offer back. Words of a box: state. Words of a job: next share, shares, kernel, operands.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import numba  # type: ignore[import-untyped]
+from .compiler import Entry, inlined
+from .intrinsics import breathe, invoke, load_word, store_word, swap_word, take_word
 
-from .compiler import Entry
-from .intrinsics import breathe, invoke, load_word, store_word
-
-POSTED, FINISHED, KERNEL, OPERANDS, PART, PARTS = range(6)
-BOX = 16  # words: two cache lines, so that two boxes never share one
+IDLE, POSTED, CLAIMED = range(3)
+BOX = 16  # words: two cache lines, so that no two boxes share one
+NEXT, SHARES, KERNEL, OPERANDS = range(4)
 
 
-def _serve(box, patience):
-    """Runs what is posted until nothing came for `patience` looks."""
-    base = box.ctypes.data
+@inlined
+def work_off(job):
+    """Runs shares until none is left."""
+    base = job.ctypes.data
     while True:
-        turn, looks = box[FINISHED] + 1, 0
-        while load_word(base) < turn:
-            looks += 1
-            if looks > patience:
-                return
-            breathe()
-        invoke(box[KERNEL], box[OPERANDS], box[PART], box[PARTS])
-        store_word(base + 8 * FINISHED, turn)
+        share = take_word(base)
+        if share >= job[SHARES]:
+            return
+        invoke(job[KERNEL], job[OPERANDS], share, job[SHARES])
 
 
-def _finished(boxes, patience):
-    """Whether all boxes are worked off within `patience` looks."""
+@inlined
+def all_idle(boxes, patience):
+    """Whether every worker let go of the job within `patience` looks."""
     for i in range(boxes.shape[0]):
-        base, looks = boxes[i].ctypes.data, 0
-        while load_word(base + 8 * FINISHED) < boxes[i, POSTED]:
+        state, looks = boxes[i].ctypes.data, 0
+        while load_word(state) != IDLE:
             looks += 1
             if looks > patience:
                 return False
@@ -41,24 +40,43 @@ def _finished(boxes, patience):
     return True
 
 
-def _launch(kernel, operands, boxes, patience):
-    """Posts shares 1, 2, ..., runs share 0 and waits: False where a worker is late."""
-    parts, words = boxes.shape[0] + 1, operands.ctypes.data
-    for i in range(parts - 1):
-        boxes[i, KERNEL], boxes[i, OPERANDS], boxes[i, PART], boxes[i, PARTS] = kernel, words, i + 1, parts
-        store_word(boxes[i].ctypes.data, boxes[i, POSTED] + 1)
-    invoke(kernel, words, 0, parts)
-    return finished(boxes, patience)
+def _serve(box, job, patience):
+    """Helps with what is posted until nothing came for `patience` looks."""
+    state = box.ctypes.data
+    while True:
+        looks = 0
+        while load_word(state) != POSTED:
+            looks += 1
+            if looks > patience:
+                return
+            breathe()
+        if swap_word(state, POSTED, CLAIMED):
+            work_off(job)
+            store_word(state, IDLE)
 
 
-def _alone(kernel, operands, parts):
+def _launch(kernel, operands, shares, job, boxes, patience):
+    """Offers the shares to the workers, takes part, and waits for those who took some: False where one is late."""
+    job[NEXT], job[SHARES], job[KERNEL], job[OPERANDS] = 0, shares, kernel, operands.ctypes.data
+    for i in range(boxes.shape[0]):
+        store_word(boxes[i].ctypes.data, POSTED)
+    work_off(job)
+    for i in range(boxes.shape[0]):
+        swap_word(boxes[i].ctypes.data, POSTED, IDLE)
+    return all_idle(boxes, patience)
+
+
+def _wait(boxes, patience):
+    return all_idle(boxes, patience)
+
+
+def _alone(kernel, operands, shares):
     """All shares on this thread."""
-    for part in range(parts):
-        invoke(kernel, operands.ctypes.data, part, parts)
+    for share in range(shares):
+        invoke(kernel, operands.ctypes.data, share, shares)
 
 
-serve = Entry(_serve, "void(i8[::1], i8)")
-finished = numba.njit(nogil=True)(_finished)
-wait = Entry(_finished, "b1(i8[:,::1], i8)")
-launch = Entry(_launch, "b1(i8, i8[::1], i8[:,::1], i8)")
+serve = Entry(_serve, "void(i8[::1], i8[::1], i8)")
+launch = Entry(_launch, "b1(i8, i8[::1], i8, i8[::1], i8[:,::1], i8)")
+wait = Entry(_wait, "b1(i8[:,::1], i8)")
 alone = Entry(_alone, "void(i8, i8[::1], i8)")

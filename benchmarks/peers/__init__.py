@@ -1,0 +1,1 @@
+"""The programs that turret is measured against."""

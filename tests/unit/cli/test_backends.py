@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+NOISY = "print('plugin chatter')\nimport os\n{plugin}"
+HEAVY = {"numba", "llvmlite", "scipy", "torch", "jax", "cupy", "mlx", "matplotlib"}
+ONLY = {"TURRET_PLUGINS": "fine,slow,ugly"}
+
+
+@pytest.fixture
+def three(site: Any) -> Any:
+    site.add("fine", devices="a number", score=4)
+    site.add("slow", score=9, probe="import time\ndef why_not(device):\n    time.sleep(600)\n")
+    site.add("ugly", plugin="print('chatter')\nraise OSError('no libugly.so')")
+    return site
+
+
+def test_the_listing_shows_how_far_each_backend_gets(three: Any) -> None:
+    done = three.run("-m", "turret", "backends", **ONLY)
+    assert done.returncode == 0
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert rows["NAME"].split()[:4] == ["NAME", "STATE", "DISTRIBUTION", "SPI"]
+    assert rows["fine"].split()[1:5] == ["loadable", "turret-fine", "1.5", ">=1.0,<2"]
+    assert rows["ugly"].split()[1] == "installed"
+    assert "OSError: no libugly.so" in rows["ugly"]
+    assert "absent" in rows["tpu"]
+    assert 'pip install "core[tpu]"' in rows["tpu"]
+
+
+def test_json_is_the_only_thing_on_stdout(three: Any) -> None:
+    done = three.run("-m", "turret", "backends", "--json", **ONLY)
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["fine"] == {
+        "name": "fine",
+        "state": "loadable",
+        "distribution": "turret-fine",
+        "version": "1.5",
+        "spi": ">=1.0,<2",
+        "native": [],
+        "note": "",
+    }
+    assert rows["metal"]["state"] == "absent"
+    assert "chatter" in done.stderr
+
+
+def test_probe_adds_usable_and_survives_a_probe_that_hangs(three: Any) -> None:
+    done = three.run("-m", "turret", "backends", "--probe", "--json", "--time-limit", "3", **ONLY)
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["fine"]["state"] == "usable"
+    assert rows["slow"]["state"] == "loadable"
+    assert rows["slow"]["note"] == "its probe gave no answer within 3 s and was killed"
+
+
+def test_listing_imports_nothing_heavier_than_numpy(three: Any) -> None:
+    code = f"import sys, turret.cli\nturret.cli.main(['backends'])\nprint(sorted({HEAVY!r} & set(sys.modules)))"
+    assert three.python(code).splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("text", ["", "fine, ugly", "FINE"])
+def test_an_unreadable_list_of_plugins_is_a_configuration_error(three: Any, text: str) -> None:
+    done = three.run("-m", "turret", "backends", TURRET_PLUGINS=text)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: TURRET_PLUGINS={text!r}")
+
+
+@pytest.mark.parametrize("text", ["fien", "", " fine", "FINE", "fine:", "ugly:7"])
+def test_a_bad_choice_does_not_break_the_listing(three: Any, text: str) -> None:
+    done = three.run("-m", "turret", "backends", TURRET_BACKEND=text, **ONLY)
+    assert done.returncode == 0
+    assert "loadable" in done.stdout
