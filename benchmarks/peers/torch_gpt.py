@@ -86,11 +86,15 @@ class TorchTrainer:
         """ids: (B, T + 1); returns the loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"] if lr is None else lr
-        rows = torch.from_numpy(ids.astype(np.int64))
-        logits = self.model(rows[:, :-1])
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), rows[:, 1:].reshape(-1))
+        loss = self.loss(ids)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         return float(loss.item())
+
+    def loss(self, ids: np.ndarray[Any, Any]) -> torch.Tensor:
+        """ids: (B, T + 1); the mean cross entropy of the next token."""
+        rows = torch.from_numpy(ids.astype(np.int64))
+        logits = self.model(rows[:, :-1])
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), rows[:, 1:].reshape(-1))

@@ -18,6 +18,24 @@ def numpy_slots() -> Required[Any]:
     return required_from(np, accumulation="float32", hooks=Hooks(quiet=lambda: np.errstate(all="ignore")))
 
 
+class OneDtype:
+    """A slot that refuses array operands of several dtypes in one call, where NumPy would promote without a word."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._slot, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            operands = arguments[1:] if name == "where" else arguments
+            dtypes = {x.dtype.name for x in operands if isinstance(x, np.ndarray)}
+            assert len(dtypes) == 1, f"{name} of {dtypes}"
+            return method(*arguments, **options)
+
+        return call
+
+
 def strict_slots() -> Required[Any]:
     import array_api_strict
 
@@ -29,7 +47,7 @@ def jax_slots() -> Required[Any]:
     import jax.numpy as jnp
 
     hooks = Hooks(
-        synchronize=jax.block_until_ready,
+        synchronize=lambda *arrays: jax.block_until_ready(arrays),
         erf=jax.scipy.special.erf,
         rsqrt=jax.lax.rsqrt,
         scatter_add_rows=lambda base, ids, rows, donate: base.at[ids].add(rows),
@@ -75,9 +93,12 @@ class Bench:
     def __init__(self, name: str) -> None:
         self.name = name
         self.required = slots_of(name)
+        if name == "numpy":
+            slots: dict[str, Any] = {slot: OneDtype(getattr(self.required, slot)) for slot in ("elementwise", "matmul")}
+            self.required = dataclasses.replace(self.required, **slots)
         self.tools = fill(Capabilities(required=self.required))
         if name == "jax":
-            slots: dict[str, Any] = {slot: Traced(getattr(self.tools, slot)) for slot in TRACEABLE}
+            slots = {slot: Traced(getattr(self.tools, slot)) for slot in TRACEABLE}
             self.tools = dataclasses.replace(self.tools, **slots)
         # one half of each library: NumPy has float16 alone
         self.halves = sorted(self.tools.storage.device().dtypes & HALVES)[:1]

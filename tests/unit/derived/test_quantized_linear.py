@@ -51,13 +51,29 @@ def test_bytes_scales_and_values_are_those_of_the_format(
     bench.close(slot.unpack(packed), unpacked_by_hand(codes, scales, shape, block), 3e-7)
 
 
-def test_jax_packs_the_same_bytes(jax_bench: Any, normal: Any) -> None:
-    weight = normal(9, 15)
-    packed = jax_bench.tools.quantized_linear.pack(jax_bench.put(weight), block=32, double=False)
+def test_packing_and_products_can_be_traced(jax_bench: Any, normal: Any) -> None:
+    import jax
+
+    slot, weight, x, dy = jax_bench.tools.quantized_linear, normal(9, 15), normal(2, 15), normal(2, 9)
+
+    def traced(weight: Any, x: Any, dy: Any) -> tuple[Any, ...]:
+        single, double = (slot.pack(weight, block=32, double=choice) for choice in (False, True))
+        return (
+            single.codes,
+            single.scales,
+            slot.unpack(double),
+            slot.linear(x, double, None),
+            slot.linear_vjp_input(dy, double),
+        )
+
+    made = jax.jit(traced)(jax_bench.put(weight), jax_bench.put(x), jax_bench.put(dy))
     codes, scales = packed_by_hand(weight, 32)
-    jax_bench.same(packed.codes, codes)
-    jax_bench.same(packed.scales, scales)
-    jax_bench.close(jax_bench.tools.quantized_linear.unpack(packed), unpacked_by_hand(codes, scales, (9, 15), 32), 3e-7)
+    jax_bench.same(made[0], codes)
+    jax_bench.same(made[1], scales)
+    unpacked = jax_bench.get(made[2]).astype(np.float64)
+    jax_bench.close(made[2], unpacked_by_hand(codes, scales, (9, 15), 32), 0.01)
+    jax_bench.close(made[3], x @ unpacked.T)
+    jax_bench.close(made[4], dy @ unpacked)
 
 
 def test_known_bytes(eager_bench: Any) -> None:
@@ -135,7 +151,8 @@ def test_the_scale_of_a_block_is_free(eager_bench: Any, normal: Any, scale: floa
     assert np.abs(out - weight).max() <= 0.16 * np.abs(weight).max()
 
 
-def test_packed_products_equal_products_with_the_unpacked_weight(bench: Any, normal: Any) -> None:
+def test_packed_products_equal_products_with_the_unpacked_weight(eager_bench: Any, normal: Any) -> None:
+    bench = eager_bench
     slot, x, dy, bias = bench.tools.quantized_linear, normal(2, 3, 20), normal(2, 3, 6), normal(6)
     packed = slot.pack(bench.put(normal(6, 20)), block=32, double=True)
     weight = bench.get(slot.unpack(packed)).astype(np.float64)

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turret.derived import random
+
 LARGEST = 2**64 - 1
 
 
@@ -59,6 +61,15 @@ def test_normal_has_the_moments_of_the_normal_distribution(eager_bench: Any) -> 
     moments = [(drawn**n).mean() for n in (1, 2, 3, 4)]
     assert moments == pytest.approx([0, 1, 0, 3], abs=0.1)
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("word", [0, 2**32 - 1])
+def test_no_word_gives_an_infinite_normal_or_a_uniform_of_one(
+    eager_bench: Any, monkeypatch: pytest.MonkeyPatch, word: int
+) -> None:
+    monkeypatch.setattr(random, "_words", lambda count, key, counter: np.full(count, word, np.uint32))
+    assert np.abs(eager_bench.get(eager_bench.tools.random.normal((4,), key=0, counter=0))).max() < 6.7
+    assert 0 <= eager_bench.get(eager_bench.tools.random.uniform((1,), key=0, counter=0))[0] < 1
 
 
 def test_a_shape_only_arranges_the_values(eager_bench: Any) -> None:

@@ -16,7 +16,7 @@ Make = Callable[..., OpenBackend]
 
 
 def leaf(*values: float) -> Tensor:
-    return tensor(list(values), requires_grad=True)
+    return tensor([float(v) for v in values], requires_grad=True)
 
 
 def test_the_given_gradient_replaces_that_of_the_value(backend: OpenBackend) -> None:

@@ -31,7 +31,12 @@ class Row:
 @click.option("--probe", is_flag=True, help="Run one real operation on each backend's default device.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option(
-    "--time-limit", type=click.FloatRange(min=0.1), default=PROBE_SECONDS, show_default=True, metavar="SECONDS"
+    "--time-limit",
+    type=click.FloatRange(min=0.1),
+    default=PROBE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a probe may take before it is killed.",
 )
 def command(probe: bool, as_json: bool, time_limit: float) -> None:
     """List the backends: installed, loadable and, with --probe, usable.

@@ -19,7 +19,12 @@ from .app import FAILURE
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
-    "--time-limit", type=click.FloatRange(min=0.1), default=PROBE_SECONDS, show_default=True, metavar="SECONDS"
+    "--time-limit",
+    type=click.FloatRange(min=0.1),
+    default=PROBE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a probe may take before it is killed.",
 )
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, time_limit: float) -> None:

@@ -28,7 +28,8 @@ class ContiguousCache:
         head_size: int,
         dtype: DType = "float32",
     ) -> None:
-        for what, size in (("layers", layers), ("batch", batch), ("capacity", capacity), ("kv_heads", kv_heads)):
+        sizes = {"layers": layers, "batch": batch, "capacity": capacity, "kv_heads": kv_heads, "head_size": head_size}
+        for what, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"a key-value cache got {what} {size}; wanted at least 1")
         self.capacity = capacity

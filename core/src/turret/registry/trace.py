@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import platform
 import re
 import traceback
 from dataclasses import dataclass
@@ -78,6 +77,8 @@ def trace(registry: Registry | None = None) -> Trace:
 
 def versions() -> dict[str, str]:
     """What a bug report needs to say about this machine."""
+    import platform
+
     core = attempt(lambda: importlib.metadata.version("core"))
     return {
         "core": core if isinstance(core, str) else "not installed",

@@ -1,5 +1,7 @@
 """Tensors, the autograd graph and the differentiable operations."""
 
+from __future__ import annotations
+
 import sys
 from types import ModuleType
 from typing import Any

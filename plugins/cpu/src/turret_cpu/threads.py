@@ -27,6 +27,7 @@ MOST = 16  # threads: the models of this size have no work for more
 NAP = 50e-6  # seconds between two looks at a worker that has lost its core
 
 _char = ctypes.c_char
+_FLOAT, _WORD = struct.Struct("d"), struct.Struct("q")
 
 
 class _Worker:
@@ -91,7 +92,7 @@ class Pool:
         return self.parts if work < 8 * self.WORTH * self.parts else 2 * self.parts
 
     def scratch(self, size: int) -> F32:
-        """(2 * parts, size or more) float32, a row for each share, that the calling thread may fill until it asks again; size counts elements."""
+        """A row for each share of `size` or more float32, the calling thread's until it asks again."""
         kept: F32 | None = getattr(self._local, "kept", None)
         if kept is None or kept.shape[1] < size:
             kept = self._local.kept = np.zeros((2 * self.parts, -(-size // 1024) * 1024 + 16), np.float32)
@@ -113,12 +114,20 @@ class Pool:
         self._boxes, self._job = np.zeros_like(self._boxes), np.zeros_like(self._job)
 
 
+def address_of(x: npt.NDArray[Any]) -> int:
+    """Where the elements of a writable, C-ordered, non-empty array start."""
+    return ctypes.addressof(_char.from_buffer(x.data))
+
+
+def float_word(x: float) -> int:
+    """The bits of a float64 as int64."""
+    return int(_WORD.unpack(_FLOAT.pack(x))[0])
+
+
 def _word(operand: npt.NDArray[Any] | int | float) -> int:
     if isinstance(operand, np.ndarray):
-        return ctypes.addressof(_char.from_buffer(operand))
-    if isinstance(operand, float):
-        return int(struct.unpack("q", struct.pack("d", operand))[0])
-    return operand
+        return address_of(operand)
+    return float_word(operand) if isinstance(operand, float) else operand
 
 
 def usable_cores() -> int:

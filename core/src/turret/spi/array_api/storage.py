@@ -57,7 +57,7 @@ class NamespaceStorage:
         return self._dtypes.name(x)
 
     def synchronize(self, *arrays: Any) -> None:
-        if self._hooks.synchronize is not None:
+        if arrays and self._hooks.synchronize is not None:
             self._hooks.synchronize(*arrays)
             return
         for x in arrays:

@@ -118,10 +118,10 @@ class Loss(Protocol[A]):
 
 
 class Rope(Protocol[A]):
-    """Rotary positions. x: (B, T, H, d), d even; cos, sin: float32 (T, d/2) or (B, T, d/2), made on the host in
-    float64.
+    """Rotary positions. x: (B, T, H, d) with an even d; cos and sin: float32 (T, d/2) or (B, T, d/2).
 
-    Half-split rotates the pairs (i, i + d/2), interleaved the pairs (2i, 2i + 1). Source: Su et al. 2021, eq. 15.
+    cos and sin are made on the host in float64. Half-split rotates the pairs (i, i + d/2), interleaved the pairs
+    (2i, 2i + 1). Source: Su et al. 2021, eq. 15.
     """
 
     def rope(self, x: A, cos: A, sin: A, /, *, interleaved: bool) -> A:

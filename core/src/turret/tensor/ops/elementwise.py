@@ -106,6 +106,10 @@ def _record(name: str, out: Native, a: Operand, b: Operand, pull: Pull) -> Tenso
     return record(name, out, like, (like,), lambda dy, _: (unbroadcast(backend, pull(dy, only)[at], shape),))
 
 
+def _wants_gradient(operand: Operand) -> bool:
+    return isinstance(operand, Tensor) and operand.requires_grad
+
+
 def add(a: Operand, b: Operand) -> Tensor:
     """The sum a + b."""
     like, x, y = _numeric("add", a, b)
@@ -123,9 +127,10 @@ def multiply(a: Operand, b: Operand) -> Tensor:
     """The product a * b."""
     like, x, y = _numeric("multiply", a, b)
     times = like.backend.tools.elementwise.multiply
+    kept_x, kept_y = x if _wants_gradient(b) else None, y if _wants_gradient(a) else None
 
     def pull(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
-        return times(dy, y) if needs[0] else None, times(dy, x) if needs[1] else None
+        return times(dy, kept_y) if needs[0] else None, times(dy, kept_x) if needs[1] else None
 
     return _record("multiply", times(x, y), a, b, pull)
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numba  # type: ignore[import-untyped]
-from numba.core import event  # type: ignore[import-untyped]
+import numba
+from numba.core import event
 
 # Never nnan or ninf: infinities and NaN must be seen. reassoc lets sums run in several lanes.
 SUMS = {"contract", "reassoc", "nsz"}
@@ -112,11 +112,15 @@ def kernel(function: Callable[..., None] | None = None, *, fastmath: set[str] = 
     return Kernel(function, fastmath)
 
 
-def inlined(function: Callable[..., Any] | None = None, *, fastmath: set[str] = SUMS) -> Any:
-    """A function that kernels call; it keeps its own float rules inside them."""
+def inlined(function: Callable[..., Any] | None = None, *, fastmath: set[str] = SUMS, always: bool = False) -> Any:
+    """A function that kernels call; it keeps its own float rules inside them.
+
+    `always`: also where LLVM finds it too long, because a loop with a call in it is not vectorized.
+    """
     if function is None:
-        return lambda f: inlined(f, fastmath=fastmath)
-    return numba.njit(nogil=True, fastmath=fastmath, error_model="numpy", boundscheck=False)(function)
+        return lambda f: inlined(f, fastmath=fastmath, always=always)
+    options = {"nogil": True, "fastmath": fastmath, "error_model": "numpy", "boundscheck": False}
+    return numba.njit(forceinline=always, **options)(function)
 
 
 class _Progress(event.Listener):  # type: ignore[misc]
@@ -129,11 +133,18 @@ class _Progress(event.Listener):  # type: ignore[misc]
         terminal = sys.stderr.isatty()
         if not self.said:
             end = "" if terminal else "\n"
-            print("turret-cpu: compiling kernels for this machine, kept for later runs ...", end=end, file=sys.stderr, flush=True)
+            print(
+                "turret-cpu: compiling kernels for this machine, kept for later runs ...",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
             self.said = True
         if terminal:
             done = sum(k.made for k in _known)
-            text = f"\rturret-cpu: compiling kernels for this machine, kept for later runs: {done + 1} of {len(_known)} "
+            text = (
+                f"\rturret-cpu: compiling kernels for this machine, kept for later runs: {done + 1} of {len(_known)} "
+            )
             print(text, end="", file=sys.stderr, flush=True)
 
     def on_end(self, event: Any) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-import numba  # type: ignore[import-untyped]
+import numba
 from llvmlite import binding, ir  # type: ignore[import-untyped]
-from numba import types  # type: ignore[import-untyped]
-from numba.core import cgutils  # type: ignore[import-untyped]
-from numba.extending import intrinsic  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 LANES = 16 if binding.get_host_cpu_features().get("avx512f", False) else 8
 PANEL = 2 * LANES

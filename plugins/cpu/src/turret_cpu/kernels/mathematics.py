@@ -40,7 +40,7 @@ _DENSITY = _F(0.3989422804014327)
 _TANH_1, _TANH_3 = _F(2 * 0.7978845608028654), _F(2 * 0.7978845608028654 * 0.044715)
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def exp(x):
     """e^x within 2 ulp; 0 below -87.3, inf above 88.3."""
     y = _LOW if x < _LOW else x
@@ -55,12 +55,12 @@ def exp(x):
     return INFINITY if x > _HIGH else e
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def sigmoid(x):
     return ONE / (ONE + exp(-x))
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def _normal(x):
     """Phi(x) and e^(-x^2 / 2), both with small relative error in the tails."""
     a = abs(x)
@@ -73,13 +73,13 @@ def _normal(x):
     return (tail if x < ZERO else ONE - tail), bell
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def gelu_erf(x):
     phi, _ = _normal(x)
     return x * phi
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def gelu_erf_slope(x):
     phi, bell = _normal(x)
     near = -_FAR if x < -_FAR else x
@@ -87,13 +87,13 @@ def gelu_erf_slope(x):
     return phi + near * (_DENSITY * bell)
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def gelu_tanh(x):
     # 0.5 (1 + tanh u) is the sigmoid of 2 u
     return x * sigmoid(x * (_TANH_1 + _TANH_3 * x * x))
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def gelu_tanh_slope(x):
     y = -_FAR if x < -_FAR else x
     y = _FAR if y > _FAR else y
@@ -101,12 +101,12 @@ def gelu_tanh_slope(x):
     return s + y * s * (ONE - s) * (_TANH_1 + _F(3) * _TANH_3 * y * y)
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def silu(x):
     return x * sigmoid(x)
 
 
-@inlined(fastmath=STRICT)
+@inlined(fastmath=STRICT, always=True)
 def silu_slope(x):
     s = sigmoid(x)
     y = -_HIGH if x < -_HIGH else x

@@ -3,9 +3,11 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
+
 from . import mathematics as m
 from .compiler import kernel
-from .intrinsics import floats, words_of
+from .intrinsics import doubles, floats, words_of
 from .product import share
 
 
@@ -92,3 +94,13 @@ def add(words, part, parts):
     a, b, out = floats(w[0] + at, n), floats(w[1] + at, n), floats(w[2] + at, n)
     for i in range(n):
         out[i] = a[i] + b[i]
+
+
+@kernel
+def erf(words, part, parts):
+    """In place, float64. Words: x, size."""
+    w = words_of(words)
+    i0, i1 = share(part, parts, w[1])
+    x = doubles(w[0] + 8 * i0, i1 - i0)
+    for i in range(i1 - i0):
+        x[i] = math.erf(x[i])

@@ -27,12 +27,23 @@ def row_max(x, n):
 
 
 @inlined
-def exp_row(x, y, n, scale, top):
-    """y = exp(x * scale - top); returns the sum."""
+def exp_row(x, y, n, top):
+    """y = exp(x - top); returns the sum."""
     total = np.float32(0)
     for i in range(n):
-        e = exp(x[i] * scale - top)
+        e = exp(x[i] - top)
         y[i] = e
+        total += e
+    return total
+
+
+@inlined
+def exp_in_place(x, n, top):
+    """x = exp(x - top); returns the sum. Apart from `exp_row`, whose loop needs two arrays that do not overlap."""
+    total = np.float32(0)
+    for i in range(n):
+        e = exp(x[i] - top)
+        x[i] = e
         total += e
     return total
 
@@ -46,7 +57,7 @@ def softmax(words, part, parts):
     for r in range(r0, r1):
         x, y = floats(w[0] + 4 * r * n, n), floats(w[1] + 4 * r * n, n)
         top = row_max(x, n)
-        total = exp_row(x, y, n, np.float32(1), top)
+        total = exp_row(x, y, n, top)
         if w[4]:
             less = np.float32(math.log(total))
             for i in range(n):
@@ -116,12 +127,13 @@ def layer_norm_vjp(words, part, parts):
         mean, rstd = means[r], rstds[r]
         plain, along = np.float32(0), np.float32(0)
         for i in range(n):
-            unit = (x[i] - mean) * rstd
-            dweight[i] += dy[i] * unit
-            dbias[i] += dy[i]
             g = dy[i] * weight[i]
             plain += g
-            along += g * unit
+            along += g * ((x[i] - mean) * rstd)
+        for i in range(n):
+            dweight[i] += dy[i] * ((x[i] - mean) * rstd)
+        for i in range(n):
+            dbias[i] += dy[i]
         plain, along = plain / np.float32(n), along / np.float32(n)
         for i in range(n):
             dx[i] = (dy[i] * weight[i] - plain - (x[i] - mean) * rstd * along) * rstd
@@ -159,9 +171,9 @@ def rms_norm_vjp(words, part, parts):
         dy, x, dx = floats(w[0] + at, n), floats(w[1] + at, n), floats(w[4] + at, n)
         rstd, along = rstds[r], np.float32(0)
         for i in range(n):
-            unit = x[i] * rstd
-            dweight[i] += dy[i] * unit
-            along += dy[i] * weight[i] * unit
+            along += dy[i] * weight[i] * (x[i] * rstd)
+        for i in range(n):
+            dweight[i] += dy[i] * (x[i] * rstd)
         along = along / np.float32(n)
         for i in range(n):
             dx[i] = (dy[i] * weight[i] - x[i] * rstd * along) * rstd
@@ -169,7 +181,7 @@ def rms_norm_vjp(words, part, parts):
 
 @kernel
 def cross_entropy(words, part, parts):
-    """Words: logits, targets, shares (N float32: w / sum w, 0 where ignored), terms (N float64), gradient or 0, N, V."""
+    """Words: logits, targets, shares (N: w / sum w, 0 where ignored), terms (N float64), gradient or 0, N, V."""
     w = words_of(words)
     n = w[6]
     r0, r1 = share(part, parts, w[5])
@@ -188,7 +200,7 @@ def cross_entropy(words, part, parts):
         top = row_max(x, n)
         if w[4]:
             dx = floats(w[4] + at, n)
-            total = exp_row(x, dx, n, np.float32(1), top)
+            total = exp_row(x, dx, n, top)
             scale = weight / total
             for i in range(n):
                 dx[i] *= scale

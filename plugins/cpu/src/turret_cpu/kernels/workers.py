@@ -1,8 +1,8 @@
 """Handing a kernel to waiting threads without the interpreter lock.
 
 Shares are taken from a counter, so a thread that has lost its core keeps nobody from working. A box belongs to one
-worker: IDLE -> POSTED by the caller, -> CLAIMED and back to IDLE by the worker, or -> IDLE by a caller who found no share left
-and takes the offer back. Words of a box: state. Words of a job: next share, shares, kernel, operands.
+worker: IDLE -> POSTED by the caller, -> CLAIMED and back to IDLE by the worker, or -> IDLE by a caller who found no
+share left and takes the offer back. Words of a box: state. Words of a job: next share, shares, kernel, operands.
 """
 
 # mypy: disable-error-code="no-untyped-def"
