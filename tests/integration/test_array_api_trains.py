@@ -12,7 +12,7 @@ from turret.optim import Adam, decay_groups, warmup_cosine
 from turret.registry import OpenBackend
 from turret.tensor import no_grad, ops, tensor
 
-TEXT = "a turret holds the tools and turns one into place. "  # 51 characters, 20 of them distinct
+TEXT = "a turret holds the tools and turns one into place. "  # 51 characters, 16 of them distinct
 STEPS = 150
 
 
@@ -45,7 +45,7 @@ def test_the_loss_falls_from_that_of_guessing_to_a_tenth_of_it(plain: OpenBacken
         adam.step(lr=rate(step))
         losses.append(loss.item())
     guessing = np.log(vocabulary)
-    assert losses[0] == pytest.approx(guessing, abs=0.05)
+    assert losses[0] == pytest.approx(guessing, abs=0.1)
     assert np.mean(losses[-10:]) < 0.1 * guessing
     inputs, targets = next(iter(batches(1)))
     with no_grad():

@@ -51,7 +51,7 @@ def error_of(err: str) -> str:
         (["--keep", "0"], "keep 0"),
         (["--log", "loud"], "loud"),
         (["--backend", "cuda9"], "cuda9"),
-        (["--backend", "cpu:7"], "cpu:7"),
+        (["--backend", "cpu:7"], "'7'"),
         (["--corpus", "builtin:pyton-docs"], "builtin:pyton-docs"),
         (["--no-such-option", "1"], "no-such-option"),
         (["--resume", "auto", "--model", "mni"], "mni"),
@@ -67,7 +67,7 @@ def test_a_bad_option_is_named_and_nothing_is_made(
     assert status in ((1, 2) if "cpu:7" in options else (2,))
     assert stdout == ""
     assert named in error_of(err)
-    assert not (out / "checkpoints").exists()
+    assert not out.exists() or [path.name for path in out.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("made", ["missing", "empty", "binary", "short", "folder without files"])
@@ -80,6 +80,8 @@ def test_a_corpus_that_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.Ca
     status, stdout, err = call(capsys, "train", "--out", str(tmp_path / "run"), "--corpus", str(source), *SMALL)
     assert (status, stdout) == (1, "")
     assert "corpus" in error_of(err)
+    status = main(["train", "--out", str(tmp_path / "run"), *SMALL])
+    assert status == 0, "the refused call must not have used up the folder"
 
 
 def test_a_folder_with_files_is_refused_as_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def jax_slots() -> Required[Any]:
     import jax.numpy as jnp
 
     hooks = Hooks(
-        synchronize=lambda *arrays: jax.block_until_ready(arrays),
+        synchronize=lambda *arrays: [x.block_until_ready() for x in arrays],
         erf=jax.scipy.special.erf,
         rsqrt=jax.lax.rsqrt,
         scatter_add_rows=lambda base, ids, rows, donate: base.at[ids].add(rows),

@@ -34,6 +34,10 @@ class State:
         ]
         self.placed = [[bench.put(x, dtype if i == 0 else None) for x in hosts] for i, hosts in enumerate(self.hosts)]
 
+    def inputs(self, grads: Any) -> tuple[Any, Any, Any, Any]:
+        params, first, second = self.hosts
+        return params, grads, first, second
+
     def update(self, grads: Any, *, step: int = 3, max_norm: float = math.inf, dtype: Any = None) -> Any:
         put = self.bench.put
         scalars = (LR, 1 - BETAS[0] ** step, 1 - BETAS[1] ** step)
@@ -74,7 +78,7 @@ def test_a_step_can_be_traced(jax_bench: Any, normal: Any) -> None:
 def check_step(bench: Any, normal: Any, max_norm: float, step: int) -> None:
     state, grads = State(bench, normal), [normal(*s) for s in SHAPES]
     made = state.update(grads, step=step, max_norm=max_norm)
-    wants, norm = reference(*state.hosts[:1], grads, *state.hosts[1:], step=step, decay=state.decay, max_norm=max_norm)
+    wants, norm = reference(*state.inputs(grads), step=step, decay=state.decay, max_norm=max_norm)
     for got, want in zip(made[:3], wants, strict=True):
         for a, b in zip(got, want, strict=True):
             bench.close(a, b, 2e-6)
@@ -86,7 +90,7 @@ def check_step(bench: Any, normal: Any, max_norm: float, step: int) -> None:
 def test_the_norm_neither_overflows_nor_underflows(eager_bench: Any, normal: Any, scale: float) -> None:
     state, grads = State(eager_bench, normal), [(normal(*s) * scale).astype(np.float32) for s in SHAPES]
     made = state.update(grads, max_norm=1.0)
-    wants, norm = reference(*state.hosts[:1], grads, *state.hosts[1:], step=3, decay=state.decay, max_norm=1.0)
+    wants, norm = reference(*state.inputs(grads), step=3, decay=state.decay, max_norm=1.0)
     assert eager_bench.get(made.finite)
     assert eager_bench.get(made.norm) == pytest.approx(norm, rel=1e-6)
     for got, want in zip(made[:3], wants, strict=True):
@@ -98,7 +102,7 @@ def test_zero_gradients_have_the_norm_zero_and_are_a_step(eager_bench: Any, norm
     state, grads = State(eager_bench, normal), [np.zeros(s, np.float32) for s in SHAPES]
     for max_norm in (1.0, math.inf):
         made = state.update(grads, max_norm=max_norm)
-        wants, _ = reference(*state.hosts[:1], grads, *state.hosts[1:], step=3, decay=state.decay, max_norm=max_norm)
+        wants, _ = reference(*state.inputs(grads), step=3, decay=state.decay, max_norm=max_norm)
         assert eager_bench.get(made.norm) == 0 and eager_bench.get(made.finite)
         eager_bench.close(made.params[0], wants[0][0], 2e-6)
 
@@ -151,7 +155,9 @@ def test_half_parameters_keep_float32_moments(bench: Any, normal: Any, rounded: 
         made = state.update(grads, dtype=dtype)
         narrow = bench.get(bench.put(grads[0], dtype))
         params = [bench.get(p) for p in state.placed[0]]
-        wants, _ = reference(params, [narrow], *state.hosts[1:], step=3, decay=state.decay, max_norm=math.inf)
+        wants, _ = reference(
+            params, [narrow], state.hosts[1], state.hosts[2], step=3, decay=state.decay, max_norm=math.inf
+        )
         dtype_of = bench.tools.storage.dtype_of
         assert [dtype_of(x[0]) for x in made[:3]] == [dtype, "float32", "float32"]
         value, unit = rounded(dtype, wants[0][0])

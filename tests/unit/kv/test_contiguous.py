@@ -142,6 +142,19 @@ def test_a_layer_returns_all_it_has_seen_and_shows_it_after_advance(backend: Ope
     assert cache.length == 3
 
 
+def test_tokens_past_the_capacity_never_reach_the_next_sequence(backend: OpenBackend) -> None:
+    cache = small(backend)
+    (layer,) = cache.layers
+    with no_grad():
+        layer.append(part(2, 3, 3, 2), part(2, 3, 3, 2))
+        cache.advance(3)
+        twos = part(2, 2, 3, 2) * 2.0
+        with pytest.raises(ShapeError, match="a cache of 4 tokens holds 3 and got 2 more"):
+            layer.append(twos, twos)
+        kept, _ = layer.append(part(2, 1, 3, 2), part(2, 1, 3, 2))
+    assert (kept.numpy() == 1).all()
+
+
 def test_keys_that_do_not_fit_are_refused(plain: OpenBackend, make_backend: Callable[..., OpenBackend]) -> None:
     (layer,) = small(plain).layers
     good = part(2, 1, 3, 2)

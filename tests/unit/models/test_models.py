@@ -75,10 +75,10 @@ def test_the_names_of_mini(plain: OpenBackend, tied: bool) -> None:
 sizes = st.integers(1, 3)
 
 
-@given(kv=sizes, group=sizes, d=sizes, v=st.integers(1, 9), c=sizes, l=sizes, f=st.integers(1, 9), head=sizes)
+@given(kv=sizes, group=sizes, d=sizes, v=st.integers(1, 9), c=sizes, n=sizes, f=st.integers(1, 9), head=sizes)
 @settings(max_examples=30, deadline=None)
 def test_the_closed_form_counts_what_is_built(
-    plain: OpenBackend, kv: int, group: int, d: int, v: int, c: int, l: int, f: int, head: int
+    plain: OpenBackend, kv: int, group: int, d: int, v: int, c: int, n: int, f: int, head: int
 ) -> None:
     heads = kv * group
     decoder = DecoderConfig(
@@ -87,7 +87,7 @@ def test_the_closed_form_counts_what_is_built(
         width=heads * d,
         heads=heads,
         kv_heads=kv,
-        blocks=l,
+        blocks=n,
         feed_forward=f,
         tied_head=head == 1,
         head_bias=head == 3,
@@ -98,7 +98,7 @@ def test_the_closed_form_counts_what_is_built(
         width=heads * 2 * d,
         heads=heads,
         kv_heads=kv,
-        blocks=l,
+        blocks=n,
         feed_forward=f,
         tied_head=head == 1,
     )

@@ -321,6 +321,15 @@ def test_backward_releases_every_saved_value_without_the_collector(plain: OpenBa
         gc.enable()
 
 
+def test_a_freed_graph_lets_go_of_its_leaves(plain: OpenBackend) -> None:
+    leaf = tensor([1.0, 2.0], requires_grad=True)
+    gone, loss = weakref.ref(leaf), (leaf * 2.0).sum()
+    loss.backward()
+    del leaf
+    assert gone() is None
+    assert loss.node is not None
+
+
 def test_gradients_stay_on_their_backend_when_the_parameter_moves(plain: OpenBackend, make_backend: Make) -> None:
     p = parameter(1, 2)
     found = backward((p * p).sum())

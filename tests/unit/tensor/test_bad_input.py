@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -236,13 +237,13 @@ def test_arithmetic_on_bools_is_refused(plain: OpenBackend, name: str) -> None:
     with pytest.raises(DTypeError, match=r"bool.*wanted numbers"):
         getattr(ops, name)(yes, yes)
     with pytest.raises(DTypeError, match=r"bool.*wanted numbers"):
-        -yes
+        operator.neg(yes)
 
 
 def test_where_refuses_a_condition_that_is_not_bool(plain: OpenBackend) -> None:
     with pytest.raises(DTypeError, match=r"float32.*wanted bool"):
         ops.where(f(2), f(2), f(2))
-    with pytest.raises(DTypeError, match="at least one Tensor"):
+    with pytest.raises(DTypeError, match="wanted one Tensor or two"):
         ops.where(f(2).cast("bool"), 1.0, 2.0)
 
 

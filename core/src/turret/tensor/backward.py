@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import Any
 
 from turret.registry import OpenBackend
 from turret.spi import BackendMismatch, DTypeError, GraphError, ShapeError, StaleGraph
@@ -15,11 +16,11 @@ from .value import Parameter, Tensor, same_backend
 class Gradients:
     """Gradient of one loss for every leaf it depends on: a mapping from leaf tensors (by identity) to tensors."""
 
-    __slots__ = ("_by_id", "backend")
+    __slots__ = ("_found", "backend")
 
-    def __init__(self, backend: OpenBackend, leaves: dict[int, tuple[Tensor, Native]]) -> None:
+    def __init__(self, backend: OpenBackend, found: dict[Tensor, Native]) -> None:
         self.backend = backend
-        self._by_id = leaves
+        self._found = found
 
     def __getitem__(self, leaf: Tensor) -> Tensor:
         found = self.get(leaf)
@@ -34,26 +35,16 @@ class Gradients:
 
     def native(self, leaf: Tensor) -> Native | None:
         """The gradient as the backend's own array."""
-        found = self._by_id.get(id(leaf))
-        return None if found is None else found[1]
+        return self._found.get(leaf)
 
     def __contains__(self, leaf: Tensor) -> bool:
-        return id(leaf) in self._by_id
+        return leaf in self._found
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (leaf for leaf, _ in self._by_id.values())
+        return iter(self._found)
 
     def __len__(self) -> int:
-        return len(self._by_id)
-
-    def __add__(self, other: Gradients) -> Gradients:
-        """Sums leaf by leaf; a leaf that only one side knows keeps its gradient."""
-        leaves = dict(self._by_id)
-        add = self.backend.tools.elementwise.add
-        for key, (leaf, value) in other._by_id.items():
-            known = leaves.get(key)
-            leaves[key] = (leaf, value if known is None else add(known[1], value))
-        return Gradients(self.backend, leaves)
+        return len(self._found)
 
     def add_to_parameters(self) -> None:
         """Adds to `grad` of every parameter among the leaves; computes all sums before it stores the first.
@@ -62,7 +53,7 @@ class Gradients:
         """
         add = self.backend.tools.elementwise.add
         sums: list[tuple[Parameter, Tensor]] = []
-        for leaf, value in self._by_id.values():
+        for leaf, value in self._found.items():
             if isinstance(leaf, Parameter):
                 for holder in (leaf, leaf.grad):
                     if holder is not None and holder.backend is not self.backend:
@@ -112,7 +103,7 @@ def _differentiate(loss: Tensor, seed: Tensor | None) -> tuple[Gradients, list[N
         )
     start = _seed(loss, seed)
     if root is None:
-        return Gradients(loss.backend, {id(loss): (loss, start)}), []
+        return Gradients(loss.backend, {loss: start}), []
     order = _topological(root)
     _check_fresh(order)
     return Gradients(loss.backend, _accumulate(loss.backend, root, start, order)), order
@@ -169,22 +160,16 @@ def _check_fresh(order: list[Node]) -> None:
                 )
 
 
-def _accumulate(backend: OpenBackend, root: Node, start: Native, order: list[Node]) -> dict[int, tuple[Tensor, Native]]:
+def _accumulate(backend: OpenBackend, root: Node, start: Native, order: list[Node]) -> dict[Tensor, Native]:
+    """Gradients of the leaves: every node gives its own away, so that only leaves are left in the end."""
     add = backend.tools.elementwise.add
-    pending: dict[Node, Native] = {root: start}
-    leaves: dict[int, tuple[Tensor, Native]] = {}
+    pending: dict[Any, Native] = {root: start}
     for node in order:
         gradient = pending.pop(node, None)
         if gradient is None or node.vjp is None:
             continue
-        parents = node.parents
-        for parent, part in zip(parents, node.vjp(gradient, tuple([p is not None for p in parents])), strict=True):
-            if parent is None or part is None:
-                continue
-            if isinstance(parent, Node):
+        for parent, part in zip(node.parents, node.vjp(gradient, node.needs), strict=True):
+            if parent is not None and part is not None:
                 known = pending.get(parent)
                 pending[parent] = part if known is None else add(known, part)
-            else:
-                found = leaves.get(id(parent))
-                leaves[id(parent)] = (parent, part if found is None else add(found[1], part))
-    return leaves
+    return pending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +24,23 @@ _serials = itertools.count()
 class Node:
     """One recorded operation with one output.
 
-    Parents are nodes or leaves, not tensors, so that a value lives only as long as some VJP needs it. `vjp` is None
-    once the graph was freed. `watched` remembers the version of every parameter the operation read.
+    Parents are nodes or leaves, None where no gradient is wanted; not tensors, so that a value lives only as long as
+    some VJP needs it. `vjp` is None once the graph was freed. `watched` remembers the version of every parameter that
+    the operation read.
     """
 
-    __slots__ = ("name", "parents", "serial", "vjp", "watched")
+    __slots__ = ("name", "needs", "parents", "serial", "vjp", "watched")
 
     def __init__(
         self,
         name: str,
-        parents: tuple[Node | Tensor | None, ...],
+        parents: Sequence[Node | Tensor | None],
+        needs: tuple[bool, ...],
         vjp: Vjp,
-        watched: tuple[tuple[Parameter, int], ...],
+        watched: Sequence[tuple[Parameter, int]],
     ) -> None:
         self.name = name
-        self.parents = parents
+        self.parents, self.needs = parents, needs
         self.vjp: Vjp | None = vjp
         self.watched = watched
         self.serial = next(_serials)

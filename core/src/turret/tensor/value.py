@@ -253,12 +253,18 @@ def record(name: str, value: Native, like: Tensor, inputs: tuple[Tensor, ...], v
     """The result of a differentiable operation: with a node where recording and where any input wants a gradient."""
     if not _recording.get():
         return Tensor(value, like.backend, like.dtype)
-    parents = tuple([t.node or (t if t.requires_grad else None) for t in inputs])
-    for parent in parents:
-        if parent is not None:
-            watched = tuple([(t, t.version) for t in inputs if isinstance(t, Parameter)])
-            return Tensor(value, like.backend, like.dtype, Node(name, parents, vjp, watched))
-    return Tensor(value, like.backend, like.dtype)
+    parents: list[Node | Tensor | None] = []
+    needs: list[bool] = []
+    watched: list[tuple[Parameter, int]] = []
+    for t in inputs:
+        parent = t.node or (t if t.requires_grad else None)
+        parents.append(parent)
+        needs.append(parent is not None)
+        if isinstance(t, Parameter):
+            watched.append((t, t.version))
+    if True not in needs:
+        return Tensor(value, like.backend, like.dtype)
+    return Tensor(value, like.backend, like.dtype, Node(name, parents, tuple(needs), vjp, watched))
 
 
 def same_backend(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
@@ -292,14 +298,17 @@ def same_floats(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
 
     Raises: BackendMismatch, DTypeError.
     """
-    backend = same_backend(name, first, *others)
-    dtype = first.dtype
-    if dtype not in FLOATS:
-        require_float(name, first)
-    for other in others:
-        if other.dtype != dtype:
-            same_dtype(name, first, other)
-    return backend
+    if isinstance(first, Tensor) and first.dtype in FLOATS:
+        backend, dtype = first.backend, first.dtype
+        for other in others:
+            if not isinstance(other, Tensor) or other.backend is not backend or other.dtype != dtype:
+                break
+        else:
+            return backend
+    same_backend(name, first, *others)
+    same_dtype(name, first, *others)
+    require_float(name, first)
+    raise AssertionError("one of the three had something to refuse")
 
 
 def same_dtype(name: str, first: Tensor, *others: Tensor) -> None:

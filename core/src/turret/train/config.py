@@ -70,6 +70,11 @@ class RunConfig:
         _require_count("seed", self.seed, 0)
         if self.schedule not in get_args(ScheduleName):
             raise ConfigError(f"schedule {self.schedule!r}; wanted one of {', '.join(get_args(ScheduleName))}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)}; wanted at least 0 and below 1")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"weight_decay {self.weight_decay}; wanted a finite number of at least 0")
         if not self.grad_clip > 0:
             raise ConfigError(f"grad_clip {self.grad_clip}; wanted a positive number, inf for no clipping")
         if not 0 <= self.val_fraction < 1:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turret.data import BatchSampler, DataPosition, Manifest, Split, open_corpus
+from turret.data.builtin import HASH_FILE, TEXT_FILE
 from turret.models import LanguageModel, build_model
 from turret.optim import Adam, decay_groups
 from turret.registry import OpenBackend, use_backend
@@ -37,9 +38,11 @@ class RunResult:
 
 
 def require_fresh(out: Path) -> None:
-    """Raises: ConfigError unless `out` is absent or an empty folder."""
-    if out.is_dir() and not any(entry.name != LOCK for entry in out.iterdir()):
-        return
+    """Raises: ConfigError unless `out` is absent, an empty folder, or one that a run left before its first step."""
+    if out.is_dir():
+        found = {entry.name for entry in out.iterdir()} - {LOCK}
+        if not found or found == {TEXT_FILE, HASH_FILE}:
+            return
     if out.exists():
         what = "is not empty" if out.is_dir() else "is a file"
         raise ConfigError(f"{out} {what}; choose a new folder, or continue that run with --resume auto")

@@ -38,12 +38,12 @@ def _loss(logits: X, targets: X, weights: X | None, ignore: int, gradient: X | N
     kept = targets != ignore
     shares = kept.astype(np.float64) if weights is None else np.where(kept, weights, 0).astype(np.float64)
     total = shares.sum()
-    if total > 0:
-        shares /= total
     check_range(targets[kept], classes, "targets")
+    with np.errstate(all="ignore"):
+        weight = (shares / total if total > 0 else shares).astype(np.float32)
     terms = np.empty(count, np.float64)
     into = 0 if gradient is None else gradient
-    operands = dense(logits), dense(targets), shares.astype(np.float32), terms
+    operands = dense(logits), dense(targets), weight, terms
     POOL.run(cross_entropy, 0.8 * logits.size, *operands, into, count, classes)
     with np.errstate(all="ignore"):
         return np.asarray(terms.sum(), np.float32)

@@ -74,22 +74,21 @@ class Pool:
 
         An array travels as its address (C-ordered, writable, not empty), an int as itself, a float as its 64 bits.
         """
-        words = np.array([_word(x) for x in operands], np.int64)
-        if (shares := self.shares(work)) == 1:
-            alone(kernel.address, words, 1)
-        elif self._free.acquire(blocking=False):
+        address, words = kernel.address, np.array([_word(x) for x in operands], np.int64)
+        shares = self.shares(work)
+        if shares > 1 and self._free.acquire(blocking=False):
             try:
-                self._share_out(kernel.address, words, shares)
+                self._share_out(address, words, shares)
             finally:
                 self._free.release()
         else:
-            alone(kernel.address, words, shares)
+            alone(address, words, shares)
 
     def shares(self, work: float) -> int:
         """Into how many shares work of this size is cut: twice the cores where that is not too fine."""
         if work < self.WORTH or self.parts == 1:
             return 1
-        return self.parts if work < 8 * self.WORTH * self.parts else 2 * self.parts
+        return self.parts if work < 40 * self.WORTH * self.parts else 2 * self.parts
 
     def scratch(self, size: int) -> F32:
         """A row for each share of `size` or more float32, the calling thread's until it asks again."""
@@ -103,10 +102,25 @@ class Pool:
             self._workers = [_Worker(box, self._job) for box in self._boxes]
         for worker in self._workers:
             worker.rouse()
-        done = launch(address, words, shares, self._job, self._boxes, PATIENCE)
-        while not done:
-            time.sleep(NAP)
-            done = wait(self._boxes, 0)
+        done = False
+        try:
+            done = launch(address, words, shares, self._job, self._boxes, PATIENCE)
+        finally:
+            if not done:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Returns when no worker touches the operands any more, signals or not."""
+        pending: BaseException | None = None
+        while True:
+            try:
+                while not wait(self._boxes, 0):
+                    time.sleep(NAP)
+                break
+            except BaseException as error:  # noqa: BLE001 - leaving now would free memory that a worker writes
+                pending = error
+        if pending is not None:
+            raise pending
 
     def forget_workers(self) -> None:
         """In a forked child, where no other thread exists: the next call starts new ones."""

@@ -18,7 +18,7 @@ BINARY = {
     "less": np.less,
     "less_equal": np.less_equal,
 }
-UNARY = {
+UNARY: dict[str, Any] = {
     "negative": np.negative,
     "exp": np.exp,
     "log": lambda x: np.log(np.abs(x)),

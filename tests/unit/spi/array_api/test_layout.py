@@ -88,7 +88,7 @@ def test_every_namespace_rearranges_any_dtype(space: Any, dtype: str) -> None:
 def test_rank_zero_stays_an_array(space: Any) -> None:
     x, layout = space.put(np.float32(3)), space.layout
     made = (
-        layout.reshape(space.put(np.float32([3])), ()),
+        layout.reshape(space.put(np.array([3], np.float32)), ()),
         layout.transpose(x, ()),
         layout.slice(x, (), ()),
         layout.pad(x, []),

@@ -59,7 +59,7 @@ def _operands(name: str, a: Operand, b: Operand) -> tuple[Tensor, Native | Numbe
     if isinstance(b, Tensor):
         return b, _number(name, a, b), b.value
     raise DTypeError(
-        f"{name} got {type(a).__name__} and {type(b).__name__}; wanted at least one Tensor: turret.tensor(...) makes one"
+        f"{name} got {type(a).__name__} and {type(b).__name__}; wanted one Tensor or two: turret.tensor(...) makes them"
     )
 
 

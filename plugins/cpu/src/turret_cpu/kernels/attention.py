@@ -58,7 +58,7 @@ def attend(words, part, parts):
         source = b * keys * kv_heads + h // (heads // kv_heads)
         if source != packed:
             pack_turned(w[1] + 4 * source * d, kv_heads * d, d, keys, turned, d * PANEL)
-            pack(w[2] + 4 * source * d, kv_heads * d, keys, d, values, PANEL, keys * PANEL)
+            pack(w[2] + 4 * source * d, kv_heads * d, keys, d, values, keys * PANEL)
             packed = source
         for i in range(0, queries, STRIP):
             high = min(STRIP, queries - i)
@@ -122,8 +122,8 @@ def add_turned(to, width, a, ld, right, stride, rows, limits, most, cells):
 def attend_vjp(words, part, parts):
     """Words: dy, q, k, v, probabilities, dq, dk, dv, B, T, S, H, K, d, scale, scratch, its size a share.
 
-    Scratch: cells, limits, zeros (S and d padded), v turned (S padded, d), k, dk, dv (S, d padded), q, dy (T, d padded),
-    and for a block of queries p and dp (QUERIES, S + GAP).
+    Scratch: cells, limits, zeros (S and d padded), v turned (S padded, d), k, dk, dv (S, d padded), q, dy (T, d
+    padded), and for a block of queries p and dp (QUERIES, S + GAP).
     """
     w = words_of(words)
     queries, keys, heads, kv_heads, d = w[9], w[10], w[11], w[12], w[13]
@@ -141,12 +141,12 @@ def attend_vjp(words, part, parts):
         b, kv = u // kv_heads, u % kv_heads
         source = 4 * (b * keys * kv_heads + kv) * d
         pack_turned(w[3] + source, kv_heads * d, d, keys, turned, d * PANEL)
-        pack(w[2] + source, kv_heads * d, keys, d, k, PANEL, keys * PANEL)
+        pack(w[2] + source, kv_heads * d, keys, d, k, keys * PANEL)
         fill_zero(dk, 2 * keys * width)
         for h in range(kv * group, (kv + 1) * group):
             head = 4 * (b * queries * heads + h) * d
-            pack(w[1] + head, heads * d, queries, d, q, PANEL, queries * PANEL)
-            pack(w[0] + head, heads * d, queries, d, dy, PANEL, queries * PANEL)
+            pack(w[1] + head, heads * d, queries, d, q, queries * PANEL)
+            pack(w[0] + head, heads * d, queries, d, dy, queries * PANEL)
             for r in range(0, queries, QUERIES):
                 high, most = min(QUERIES, queries - r), 0
                 for i in range(0, high, STRIP):

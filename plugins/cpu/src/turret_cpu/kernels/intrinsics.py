@@ -102,6 +102,24 @@ def _tile(rows: int) -> Any:
 tile6, tile2, tile1 = _tile(6), _tile(2), _tile(1)
 
 
+def _move(count: int) -> Any:
+    kind = ir.VectorType(_F32, count).as_pointer()
+
+    def move(typing: Any, to: Any, source: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+            value = builder.load(builder.inttoptr(args[1], kind), align=4)
+            builder.store(value, builder.inttoptr(args[0], kind), align=4)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(move)
+
+
+# moveN(to, source): N neighbouring float32 in as few instructions as there are.
+move6, move_panel = _move(6), _move(PANEL)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def float_bits(typing: Any, x: Any) -> Any:
     """The 32 bits of a float32 as int32."""

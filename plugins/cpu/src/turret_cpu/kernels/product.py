@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from .compiler import inlined, kernel
-from .intrinsics import PANEL, floats, tile1, tile2, tile6, words_of
+from .intrinsics import PANEL, floats, move6, move_panel, tile1, tile2, tile6, words_of
 
 DEPTH = 256  # of a packed block: one panel of it stays in the first-level cache
 ROWS = 96  # of the left operand at a time: they stay in the second-level cache
@@ -31,24 +31,36 @@ def panels_of(columns):
 
 
 @inlined
-def pack(source, ld, rows, columns, packed, width, stride):
-    """Rows of unit stride into panels of `width` columns: packed[p * stride + i * width + j]; missing columns are 0."""
-    for p in range((columns + width - 1) // width):
-        here = min(width, columns - p * width)
+def pack(source, ld, rows, columns, packed, stride):
+    """Rows of unit stride into panels: packed[p * stride + i * PANEL + j]; missing columns are 0."""
+    for p in range(panels_of(columns)):
+        here = min(PANEL, columns - p * PANEL)
         for i in range(rows):
-            line = floats(source + 4 * (i * ld + p * width), width)
-            to = floats(packed + 4 * (p * stride + i * width), width)
+            line, to = source + 4 * (i * ld + p * PANEL), packed + 4 * (p * stride + i * PANEL)
             if here == PANEL:
-                for j in range(PANEL):
-                    to[j] = line[j]
-            elif here == STRIP:
-                for j in range(STRIP):
-                    to[j] = line[j]
+                move_panel(to, line)
             else:
+                x, y = floats(line, here), floats(to, PANEL)
                 for j in range(here):
-                    to[j] = line[j]
-                for j in range(here, width):
-                    to[j] = 0
+                    y[j] = x[j]
+                for j in range(here, PANEL):
+                    y[j] = 0
+
+
+@inlined
+def pack_strips(source, ld, rows, columns, packed):
+    """Rows of unit stride into strips: packed[(s * rows + i) * STRIP + j]; missing columns stay undefined."""
+    whole = columns // STRIP
+    for start in range(0, rows, 8):
+        stop = min(rows, start + 8)
+        for s in range(whole):
+            for i in range(start, stop):
+                move6(packed + 4 * (s * rows + i) * STRIP, source + 4 * (i * ld + s * STRIP))
+    for i in range(rows):
+        x = floats(source + 4 * (i * ld + whole * STRIP), STRIP)
+        to = floats(packed + 4 * (whole * rows + i) * STRIP, STRIP)
+        for j in range(columns - whole * STRIP):
+            to[j] = x[j]
 
 
 @inlined
@@ -111,13 +123,15 @@ def block(c, ldc, init, ldi, a, rs, cs, skip, packed, stride, depth, rows, colum
 
 
 @inlined
-def grid(part, parts, rows, columns, by_rows):
-    """This share's rows and columns (r0, r1, c0, c1): as few operands as can be are packed by two owners."""
-    across = 1 if by_rows and rows >= parts * STRIP else parts
-    while across > 1 and (parts % across != 0 or panels_of(columns) < 2 * across):
-        across -= 1
-    down = parts // across
-    r0, r1 = share(part // across, down, rows)
+def grid(part, parts, rows, columns, left_cost, right_cost):
+    """This share's rows and columns (r0, r1, c0, c1), cut so that packing an operand for several shares costs least."""
+    best, across = 1 << 60, 1
+    for n in range(1, parts + 1):
+        fits = panels_of(columns) >= n and rows * n >= parts * STRIP
+        cost = rows * left_cost * n + columns * right_cost * (parts // n)
+        if parts % n == 0 and (fits or n == 1) and cost < best:
+            best, across = cost, n
+    r0, r1 = share(part // across, parts // across, rows)
     p0, p1 = share(part % across, across, panels_of(columns))
     return r0, r1, p0 * PANEL, min(columns, p1 * PANEL)
 
@@ -132,14 +146,14 @@ def one_product(a, ta, lda, b, tb, ldb, init, c, ldc, depth, r0, r1, c0, c1, scr
         if tb:
             pack_turned(b + 4 * (c0 * ldb + k0), ldb, deep, c1 - c0, packed, stride)
         else:
-            pack(b + 4 * (k0 * ldb + c0), ldb, deep, c1 - c0, packed, PANEL, stride)
+            pack(b + 4 * (k0 * ldb + c0), ldb, deep, c1 - c0, packed, stride)
         for i0 in range(r0, r1, ROWS):
             high = min(ROWS, r1 - i0)
             to = c + 4 * (i0 * ldc + c0)
             start, ldi = (init + 4 * c0, 0) if k0 == 0 else (to, ldc)
             source, rs, cs, skip = a + 4 * (i0 * lda + k0), lda, 1, STRIP * lda
             if ta:
-                pack(a + 4 * (k0 * lda + i0), lda, deep, high, left, STRIP, deep * STRIP)
+                pack_strips(a + 4 * (k0 * lda + i0), lda, deep, high, left)
                 source, rs, cs, skip = left, 1, STRIP, deep * STRIP
             block(to, ldc, start, ldi, source, rs, cs, skip, packed, stride, deep, high, c1 - c0, scratch)
 
@@ -154,7 +168,7 @@ def product(words, part, parts):
         r0, r1, c0, c1 = 0, rows, 0, columns
     else:
         z0, z1 = 0, batch
-        r0, r1, c0, c1 = grid(part, parts, rows, columns, ta and rows > columns)
+        r0, r1, c0, c1 = grid(part, parts, rows, columns, 2 if ta else 0, 2 if tb else 1)
     scratch, lda, ldb = w[10] + 4 * part * w[11], rows if ta else depth, depth if tb else columns
     for z in range(z0, z1):
         if r0 < r1 and c0 < c1:
