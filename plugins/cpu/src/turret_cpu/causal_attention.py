@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from turret.derived.causal_attention import DerivedCausalAttention
 from turret.spi import Required
 
@@ -13,6 +11,7 @@ from .arrays import Rest, X, dense, kernel_ready
 from .kernels import attention
 from .kernels.intrinsics import PANEL
 from .kernels.product import ROWS
+from .memory import empty
 from .products import FLOPS
 from .threads import POOL
 
@@ -28,7 +27,7 @@ class CpuCausalAttention:
             return self._rest().attend(q, k, v, scale=scale, offset=offset)
         batch, queries, heads, d = q.shape
         _, keys, kv_heads, _ = k.shape
-        out, p = np.empty(q.shape, np.float32), np.empty((batch, heads, queries, keys), np.float32)
+        out, p = empty(q.shape), empty((batch, heads, queries, keys))
         padded, width = _padded(keys), _padded(d)
         scratch = POOL.scratch(ROWS * PANEL + padded + width + padded * d + keys * width)
         sizes = batch, queries, keys, heads, kv_heads, d, offset
@@ -53,7 +52,7 @@ class CpuCausalAttention:
             return self._rest().attend_vjp(dy, q, k, v, probabilities, scale=scale)
         batch, queries, heads, d = q.shape
         _, keys, kv_heads, _ = k.shape
-        dq, dk, dv = (np.empty(x.shape, np.float32) for x in (q, k, v))
+        dq, dk, dv = (empty(x.shape) for x in (q, k, v))
         padded, width = _padded(keys), _padded(d)
         block = 2 * attention.QUERIES * (keys + attention.GAP)
         small = ROWS * PANEL + 2 * attention.QUERIES + padded + width

@@ -12,6 +12,7 @@ from turret.spi import Required
 from .arrays import Rest, X, dense, kernel_ready
 from .indexing import check_range
 from .kernels.rows import cross_entropy
+from .memory import empty
 from .threads import POOL
 
 
@@ -29,7 +30,7 @@ class CpuLoss:
     def cross_entropy_grad(self, logits: X, targets: X, weights: X | None, /, *, ignore: int) -> tuple[X, X]:
         if not kernel_ready(logits):
             return self._rest().cross_entropy_grad(logits, targets, weights, ignore=ignore)
-        gradient = np.empty(logits.shape, np.float32)
+        gradient = empty(logits.shape)
         return _loss(logits, targets, weights, ignore, gradient), gradient
 
 

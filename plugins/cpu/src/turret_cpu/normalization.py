@@ -11,6 +11,7 @@ from turret.spi import Normed, Required
 
 from .arrays import Rest, X, dense, kernel_ready
 from .kernels import rows
+from .memory import empty
 from .threads import POOL
 
 
@@ -24,7 +25,7 @@ class CpuNormalization:
         if not kernel_ready(x):
             return self._rest().layer_norm(x, weight, bias, eps=eps)
         d, stats = x.shape[-1], (*x.shape[:-1], 1)
-        out, mean, rstd = np.empty(x.shape, np.float32), np.empty(stats, np.float32), np.empty(stats, np.float32)
+        out, mean, rstd = empty(x.shape), empty(stats), empty(stats)
         operands = dense(x), dense(weight), dense(bias), out, mean, rstd
         POOL.run(rows.layer_norm, 0.5 * x.size, *operands, x.size // d, d, float(eps))
         return Normed(out, mean, rstd)
@@ -33,7 +34,7 @@ class CpuNormalization:
         if not kernel_ready(x):
             return self._rest().layer_norm_vjp(dy, x, weight, mean, rstd)
         d, work = x.shape[-1], 0.8 * x.size
-        dx, sums = np.empty(x.shape, np.float32), np.zeros((POOL.shares(work), 2, d), np.float32)
+        dx, sums = empty(x.shape), np.zeros((POOL.shares(work), 2, d), np.float32)
         operands = dense(dy), dense(x), dense(weight), dense(mean), dense(rstd), dx, sums
         POOL.run(rows.layer_norm_vjp, work, *operands, x.size // d, d)
         with np.errstate(all="ignore"):
@@ -44,7 +45,7 @@ class CpuNormalization:
         if not kernel_ready(x):
             return self._rest().rms_norm(x, weight, eps=eps)
         d = x.shape[-1]
-        out, rstd = np.empty(x.shape, np.float32), np.empty((*x.shape[:-1], 1), np.float32)
+        out, rstd = empty(x.shape), empty((*x.shape[:-1], 1))
         POOL.run(rows.rms_norm, 0.3 * x.size, dense(x), dense(weight), out, rstd, x.size // d, d, float(eps))
         return out, rstd
 
@@ -52,7 +53,7 @@ class CpuNormalization:
         if not kernel_ready(x):
             return self._rest().rms_norm_vjp(dy, x, weight, rstd)
         d, work = x.shape[-1], 0.6 * x.size
-        dx, sums = np.empty(x.shape, np.float32), np.zeros((POOL.shares(work), d), np.float32)
+        dx, sums = empty(x.shape), np.zeros((POOL.shares(work), d), np.float32)
         operands = dense(dy), dense(x), dense(weight), dense(rstd), dx, sums
         POOL.run(rows.rms_norm_vjp, work, *operands, x.size // d, d)
         with np.errstate(all="ignore"):

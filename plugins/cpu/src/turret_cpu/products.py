@@ -7,6 +7,7 @@ import numpy as np
 from .arrays import X
 from .kernels.intrinsics import PANEL
 from .kernels.product import DEPTH, LEFT, column_sums, few_rows, product
+from .memory import empty
 from .threads import POOL
 
 FLOPS = 70.0  # a nanosecond on one core, for the choice between one core and all
@@ -26,7 +27,7 @@ def zeros(size: int) -> X:
 def multiply(a: X, ta: bool, b: X, tb: bool, init: X | None, shape: tuple[int, int, int, int]) -> X:
     """init (N) + op(a) op(b) for shape (Z, M, N, K); dense float32, nothing empty; returns (Z, M, N)."""
     batch, rows, columns, depth = shape
-    out = np.empty((batch, rows, columns), np.float32)
+    out = empty((batch, rows, columns))
     scratch = POOL.scratch(LEFT + min(depth, DEPTH) * -(-columns // PANEL) * PANEL)
     start = zeros(columns) if init is None else init
     work = 2 * batch * rows * columns * depth / FLOPS
@@ -38,7 +39,7 @@ def multiply(a: X, ta: bool, b: X, tb: bool, init: X | None, shape: tuple[int, i
 def multiply_few(x: X, weight: X, bias: X | None) -> X:
     """x (M, I) weight^T (I, O) + bias for M up to FEW."""
     (rows, depth), columns = x.shape, weight.shape[0]
-    out = np.empty((rows, columns), np.float32)
+    out = empty((rows, columns))
     work = columns * depth * (0.1 + 0.05 * rows)
     POOL.run(few_rows, work, x, weight, zeros(columns) if bias is None else bias, out, rows, columns, depth)
     return out
@@ -46,6 +47,6 @@ def multiply_few(x: X, weight: X, bias: X | None) -> X:
 
 def sum_rows(x: X, rows: int, columns: int) -> X:
     """Column sums (columns,) of dense x seen as (rows, columns)."""
-    out, some = np.empty(columns, np.float32), np.empty(columns, np.float32)
+    out, some = empty((columns,)), empty((columns,))
     POOL.run(column_sums, 0.15 * rows * columns, x, out, some, rows, columns)
     return out

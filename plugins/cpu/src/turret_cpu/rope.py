@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from turret.derived.rope import DerivedRope
 from turret.spi import Required
 
 from .arrays import Rest, X, dense, kernel_ready
 from .kernels.positions import rope
+from .memory import empty
 from .threads import POOL
 
 
@@ -34,7 +33,7 @@ class CpuRope:
 
 
 def _turn(x: X, cos: X, sin: X, sign: float, interleaved: bool) -> X:
-    y, (batch, count, heads, d) = np.empty(x.shape, np.float32), x.shape
+    y, (batch, count, heads, d) = empty(x.shape), x.shape
     per_row = int(cos.ndim == 3)
     POOL.run(
         rope, 0.5 * x.size, dense(x), dense(cos), dense(sin), y, batch, count, heads, d, per_row, sign, int(interleaved)

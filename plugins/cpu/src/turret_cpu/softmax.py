@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from turret.derived.softmax import DerivedSoftmax
 from turret.spi import Required
 
 from .arrays import Rest, X, dense, kernel_ready
 from .kernels import rows
+from .memory import empty
 from .threads import POOL
 
 
@@ -34,12 +33,12 @@ class CpuSoftmax:
 
 
 def _forward(x: X, logarithm: bool) -> X:
-    y, n = np.empty(x.shape, np.float32), x.shape[-1]
+    y, n = empty(x.shape), x.shape[-1]
     POOL.run(rows.softmax, 1.0 * x.size, dense(x), y, x.size // n, n, int(logarithm))
     return y
 
 
 def _backward(dy: X, y: X, logarithm: bool) -> X:
-    dx, n = np.empty(y.shape, np.float32), y.shape[-1]
+    dx, n = empty(y.shape), y.shape[-1]
     POOL.run(rows.softmax_vjp, 0.5 * y.size, dense(dy), dense(y), dx, y.size // n, n, int(logarithm))
     return dx
