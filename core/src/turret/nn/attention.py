@@ -9,7 +9,7 @@ from turret.spi import ConfigError, ShapeError
 from turret.tensor import Tensor, ops
 
 from .init import INIT_STD, Init
-from .linear import Linear
+from .linear import Linear, project
 from .module import Module
 from .rotary import Rotation
 
@@ -63,9 +63,10 @@ class CausalSelfAttention(Module):
             raise ShapeError(f"attention got x {x.shape}; wanted (B, T, {self.heads * self.head_size})")
         b, t, width = x.shape
         start = 0 if cache is None else cache.length
-        q = self.query(x).reshape(b, t, self.heads, self.head_size)
-        k = self.key(x).reshape(b, t, self.kv_heads, self.head_size)
-        v = self.value(x).reshape(b, t, self.kv_heads, self.head_size)
+        q, k, v = project(x, self.query, self.key, self.value)
+        q = q.reshape(b, t, self.heads, self.head_size)
+        k = k.reshape(b, t, self.kv_heads, self.head_size)
+        v = v.reshape(b, t, self.kv_heads, self.head_size)
         if rotation is not None:
             q, k = ops.rope(q, *rotation), ops.rope(k, *rotation)
         if cache is not None:

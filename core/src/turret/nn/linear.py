@@ -8,6 +8,8 @@ from turret.tensor import Parameter, Tensor, ops
 from .init import INIT_STD, Init
 from .module import Module
 
+JOINED_ROWS = 64
+
 
 class Linear(Module):
     """x @ weight^T + bias. weight: (outputs, inputs), bias: (outputs,) or none."""
@@ -20,6 +22,16 @@ class Linear(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """x: (..., inputs); returns (..., outputs)."""
         return ops.linear(x, self.weight, self.bias)
+
+
+def project(x: Tensor, *maps: Linear) -> tuple[Tensor, ...]:
+    """Every map of the same input. Many rows are worth joining the weights into one product; few are not."""
+    rows = 1
+    for size in x.shape[:-1]:
+        rows *= size
+    if rows < JOINED_ROWS:
+        return tuple(linear(x) for linear in maps)
+    return ops.linears(x, *((linear.weight, linear.bias) for linear in maps))
 
 
 class Embedding(Module):

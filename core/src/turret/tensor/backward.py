@@ -9,7 +9,7 @@ from typing import Any
 from turret.registry import OpenBackend
 from turret.spi import BackendMismatch, DTypeError, GraphError, ShapeError, StaleGraph
 
-from .graph import Native, Node
+from .graph import Native, Node, Parts
 from .value import Parameter, Tensor, same_backend
 
 
@@ -45,6 +45,21 @@ class Gradients:
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def __add__(self, other: Gradients) -> Gradients:
+        """Sums leaf by leaf; a leaf that only one side knows keeps its gradient.
+
+        Raises: BackendMismatch.
+        """
+        if other.backend is not self.backend:
+            raise BackendMismatch(
+                f"gradients on {self.backend.spec} and {other.backend.spec} were added; wanted one backend"
+            )
+        add, leaves = self.backend.tools.elementwise.add, dict(self._found)
+        for leaf, value in other._found.items():
+            known = leaves.get(leaf)
+            leaves[leaf] = value if known is None else add(known, value)
+        return Gradients(self.backend, leaves)
 
     def add_to_parameters(self) -> None:
         """Adds to `grad` of every parameter among the leaves; computes all sums before it stores the first.
@@ -171,5 +186,8 @@ def _accumulate(backend: OpenBackend, root: Node, start: Native, order: list[Nod
         for parent, part in zip(node.parents, node.vjp(gradient, node.needs), strict=True):
             if parent is not None and part is not None:
                 known = pending.get(parent)
-                pending[parent] = part if known is None else add(known, part)
+                if known is None:
+                    pending[parent] = part
+                else:
+                    pending[parent] = known.merge(part) if type(part) is Parts else add(known, part)
     return pending

@@ -50,6 +50,23 @@ class Node:
         self.vjp, self.parents, self.watched = None, (), ()
 
 
+class Parts:
+    """The gradients of an operation with several outputs, None for those that nobody used."""
+
+    __slots__ = ("gradients",)
+
+    def __init__(self, count: int, index: int, gradient: Native) -> None:
+        self.gradients: list[Native | None] = [None] * count
+        self.gradients[index] = gradient
+
+    def merge(self, other: Parts) -> Parts:
+        """Both together; every output has one port, so no two name the same."""
+        for index, gradient in enumerate(other.gradients):
+            if gradient is not None:
+                self.gradients[index] = gradient
+        return self
+
+
 def is_recording() -> bool:
     """Whether operations add nodes in this context."""
     return _recording.get()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from turret.registry import OpenBackend, current
 from turret.spi import FLOATS, BackendMismatch, DType, DTypeError, GraphError, Host, Shape, ShapeError
 
-from .graph import Native, Node, Vjp, _recording
+from .graph import Native, Node, Parts, Vjp, _recording
 
 Number = int | float
 
@@ -265,6 +265,24 @@ def record(name: str, value: Native, like: Tensor, inputs: tuple[Tensor, ...], v
     if True not in needs:
         return Tensor(value, like.backend, like.dtype)
     return Tensor(value, like.backend, like.dtype, Node(name, parents, tuple(needs), vjp, watched))
+
+
+def record_many(
+    name: str,
+    values: Sequence[Native],
+    like: Tensor,
+    inputs: tuple[Tensor, ...],
+    vjp: Callable[[list[Native | None], tuple[bool, ...]], tuple[Native | None, ...]],
+) -> tuple[Tensor, ...]:
+    """`record` for several outputs: `vjp` takes one gradient per output, None for those that nobody used."""
+    whole = record(name, None, like, inputs, lambda parts, needs: vjp(parts.gradients, needs))
+    if whole.node is None:
+        return tuple(Tensor(value, like.backend, like.dtype) for value in values)
+
+    def port(index: int) -> Node:
+        return Node(name, (whole.node,), (True,), lambda dy, _: (Parts(len(values), index, dy),), ())
+
+    return tuple(Tensor(value, like.backend, like.dtype, port(i)) for i, value in enumerate(values))
 
 
 def same_backend(name: str, first: Tensor, *others: Tensor) -> OpenBackend:

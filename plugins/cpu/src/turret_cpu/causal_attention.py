@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from turret.derived.causal_attention import DerivedCausalAttention
 from turret.spi import Required
 
@@ -14,6 +16,8 @@ from .kernels.product import ROWS
 from .memory import empty
 from .products import FLOPS
 from .threads import POOL
+
+Operands = tuple[X | int, ...]
 
 
 class CpuCausalAttention:
@@ -27,6 +31,7 @@ class CpuCausalAttention:
             return self._rest().attend(q, k, v, scale=scale, offset=offset)
         batch, queries, heads, d = q.shape
         _, keys, kv_heads, _ = k.shape
+        taken = [heads_of(x) for x in (q, k, v)]
         out, p = empty(q.shape), empty((batch, heads, queries, keys))
         padded, width = _padded(keys), _padded(d)
         scratch = POOL.scratch(ROWS * PANEL + padded + width + padded * d + keys * width)
@@ -35,15 +40,14 @@ class CpuCausalAttention:
         POOL.run(
             attention.attend,
             work,
-            dense(q),
-            dense(k),
-            dense(v),
+            *(address_of_heads(x) for x in taken),
             out,
             p,
             *sizes,
             float(scale),
             scratch,
             scratch.shape[1],
+            *strides_of(taken),
         )
         return out, p
 
@@ -57,12 +61,32 @@ class CpuCausalAttention:
         block = 2 * attention.QUERIES * (keys + attention.GAP)
         small = ROWS * PANEL + 2 * attention.QUERIES + padded + width
         scratch = POOL.scratch(small + padded * d + 3 * keys * width + 2 * queries * width + block)
-        operands = dense(dy), dense(q), dense(k), dense(v), dense(probabilities), dq, dk, dv
+        taken = [heads_of(x) for x in (q, k, v)]
+        operands: Operands = (dense(dy), *map(address_of_heads, taken), dense(probabilities), dq, dk, dv)
         sizes = batch, queries, keys, heads, kv_heads, d
         work = probabilities.size * (4 * d / FLOPS + 0.6)
-        POOL.run(attention.attend_vjp, work, *operands, *sizes, float(scale), scratch, scratch.shape[1])
+        strides = strides_of(taken)
+        POOL.run(attention.attend_vjp, work, *operands, *sizes, float(scale), scratch, scratch.shape[1], *strides)
         return dq, dk, dv
 
 
 def _padded(size: int) -> int:
     return -(-size // PANEL) * PANEL
+
+
+def heads_of(x: X) -> X:
+    """x (B, T, H, d) itself where each token's heads lie together, as in a slice of a joint projection; else a copy."""
+    d = x.shape[3]
+    fits = x.strides[3] == 4 and x.strides[2] == 4 * d and x.flags.aligned and not x.strides[1] % 4
+    return x if fits else np.array(x, order="C")
+
+
+def address_of_heads(x: X) -> int:
+    """Where x begins; x need not be contiguous."""
+    address: int = x.__array_interface__["data"][0]
+    return address
+
+
+def strides_of(arrays: list[X]) -> list[int]:
+    """Elements between batches and between tokens, of each array."""
+    return [step // 4 for x in arrays for step in x.strides[:2]]

@@ -22,6 +22,17 @@ def _quiet(function: Callable[..., Any], *operands: object) -> X:
         return np.asarray(function(*operands))
 
 
+def _float32(function: Callable[..., Any], a: Operand, b: Operand) -> X:
+    """A function whose float32 result, where it is large and has the shape of an operand, lies in used memory."""
+    for x, other in ((a, b), (b, a)):
+        if isinstance(x, np.ndarray) and x.size >= LARGE and x.dtype == np.float32:
+            if isinstance(other, np.ndarray) and other.ndim and other.shape != x.shape:
+                continue
+            with np.errstate(all="ignore"):
+                return np.asarray(function(a, b, out=empty(x.shape)))
+    return _quiet(function, a, b)
+
+
 def _alike(a: X, b: X) -> bool:
     return a.shape == b.shape and kernel_ready(a) and kernel_ready(b) and a.flags.carray and b.flags.carray
 
@@ -37,19 +48,19 @@ class CpuElementwise:
         return _quiet(np.add, a, b)
 
     def subtract(self, a: Operand, b: Operand, /) -> X:
-        return _quiet(np.subtract, a, b)
+        return _float32(np.subtract, a, b)
 
     def multiply(self, a: Operand, b: Operand, /) -> X:
-        return _quiet(np.multiply, a, b)
+        return _float32(np.multiply, a, b)
 
     def divide(self, a: Operand, b: Operand, /) -> X:
-        return _quiet(np.divide, a, b)
+        return _float32(np.divide, a, b)
 
     def maximum(self, a: Operand, b: Operand, /) -> X:
-        return _quiet(np.maximum, a, b)
+        return _float32(np.maximum, a, b)
 
     def minimum(self, a: Operand, b: Operand, /) -> X:
-        return _quiet(np.minimum, a, b)
+        return _float32(np.minimum, a, b)
 
     def negative(self, x: X, /) -> X:
         return _quiet(np.negative, x)

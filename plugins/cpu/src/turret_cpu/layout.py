@@ -9,6 +9,7 @@ import numpy as np
 from turret.spi import Shape
 
 from .arrays import X
+from .memory import like
 
 
 class CpuLayout:
@@ -26,7 +27,9 @@ class CpuLayout:
         return np.asarray(x[bounds])
 
     def concatenate(self, xs: Sequence[X], /, *, axis: int) -> X:
-        return np.concatenate(xs, axis=axis)
+        shape = list(xs[0].shape)
+        shape[axis] = sum(x.shape[axis] for x in xs)
+        return np.concatenate(xs, axis=axis, out=like(xs[0], tuple(shape)))
 
     def pad(self, x: X, widths: Sequence[tuple[int, int]], /, *, value: float = 0.0) -> X:
         shape = tuple(size + before + after for size, (before, after) in zip(x.shape, widths, strict=True))

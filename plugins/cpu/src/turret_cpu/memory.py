@@ -51,7 +51,7 @@ class Blocks:
             kind = self._leases.get(size) or self._leases.setdefault(size, self._lease(size))
             if block is None:
                 block = self._arena.cut(size)
-        lease: Any = kind.from_buffer(block)
+        lease: Any = kind.from_buffer(block.data)
         lease.block = block
         return np.ndarray(shape, _FLOAT32, lease)
 
@@ -117,6 +117,11 @@ def _machine_memory() -> int:
 
 
 BLOCKS = Blocks(min(MOST_KEPT, _machine_memory() // 4))
+
+
+def like(x: X, shape: Shape) -> X:
+    """An array of `shape` and x's dtype with undefined contents."""
+    return empty(shape) if x.dtype == _FLOAT32 else np.empty(shape, x.dtype)
 
 
 def empty(shape: Shape) -> X:

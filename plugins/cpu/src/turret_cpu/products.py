@@ -31,6 +31,8 @@ def multiply(a: X, ta: bool, b: X, tb: bool, init: X | None, shape: tuple[int, i
     scratch = POOL.scratch(LEFT + min(depth, DEPTH) * -(-columns // PANEL) * PANEL)
     start = zeros(columns) if init is None else init
     work = 2 * batch * rows * columns * depth / FLOPS
+    if ta:
+        work = min(work, 39.0 * POOL.WORTH * POOL.parts)
     size = scratch.shape[1]
     POOL.run(product, work, a, int(ta), b, int(tb), start, out, batch, rows, columns, depth, scratch, size)
     return out

@@ -1,8 +1,8 @@
 """The thirteen slots a backend may fill; core composes the rest from the required six.
 
 What a VJP needs is passed as named arrays, never kept as hidden state. Halves are computed in float32 and returned in
-the input's dtype; float64 stays float64 throughout, also where a contract says float32 for statistics, probabilities or a
-loss. A native slot with limits calls `turret.derived` for the rest: every slot accepts its whole contract.
+the input's dtype; float64 stays float64 throughout, also where a contract says float32 for statistics, probabilities or
+a loss. A native slot with limits calls `turret.derived` for the rest: every slot accepts its whole contract.
 """
 
 from .adam import Adam as Adam

@@ -35,6 +35,7 @@ from .layout import reshape as reshape
 from .layout import slice as slice
 from .layout import transpose as transpose
 from .linear import linear as linear
+from .linear import linears as linears
 from .linear import matmul as matmul
 from .loss import cross_entropy as cross_entropy
 from .normalization import layer_norm as layer_norm

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from turret.spi import ShapeError
+from turret.spi import Layout, ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, same_floats
+from ..value import Tensor, record, record_many, same_floats
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
@@ -48,13 +48,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The map x @ weight^T + bias. x: (..., I), weight: (O, I), bias: (O,); returns (..., O)."""
     inputs = (x, weight) if bias is None else (x, weight, bias)
     backend = same_floats("linear", *inputs)
-    sx, sw = x.value.shape, weight.value.shape
-    if len(sw) != 2 or len(sx) < 1 or sx[-1] != sw[1]:
-        raise ShapeError(
-            f"linear got x {tuple(sx)} and weight {tuple(sw)}; wanted x (..., I) and weight (O, I) with the same I"
-        )
-    if bias is not None and tuple(bias.value.shape) != (sw[0],):
-        raise ShapeError(f"linear got bias {bias.shape} for weight {tuple(sw)}; wanted ({sw[0]},)")
+    _check_affine("linear", x, weight, bias)
     slot, xv, wv = backend.tools.linear, x.value, weight.value
 
     def vjp(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
@@ -65,3 +59,57 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return (dx, dw, db)[: len(needs)]
 
     return record("linear", slot.linear(xv, wv, None if bias is None else bias.value), x, inputs, vjp)
+
+
+def _check_affine(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    sx, sw = x.value.shape, weight.value.shape
+    if len(sw) != 2 or len(sx) < 1 or sx[-1] != sw[1]:
+        raise ShapeError(
+            f"{name} got x {tuple(sx)} and weight {tuple(sw)}; wanted x (..., I) and weight (O, I) with the same I"
+        )
+    if bias is not None and tuple(bias.value.shape) != (sw[0],):
+        raise ShapeError(f"{name} got bias {bias.shape} for weight {tuple(sw)}; wanted ({sw[0]},)")
+
+
+def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
+    """Several affine maps of one input as one product: `linear(x, weight, bias)` for each (weight, bias).
+
+    Either all maps have a bias or none has.
+    """
+    weights, biases = [w for w, _ in maps], [b for _, b in maps if b is not None]
+    backend = same_floats("linears", x, *weights, *biases)
+    if not maps or len(biases) not in (0, len(maps)):
+        raise ShapeError(f"linears got {len(maps)} weights and {len(biases)} biases; wanted a bias for all or for none")
+    for weight, bias in maps:
+        _check_affine("linears", x, weight, bias)
+    layout, slot, xv = backend.tools.layout, backend.tools.linear, x.value
+    sizes = [w.shape[0] for w in weights]
+    joint = layout.concatenate([w.value for w in weights], axis=0)
+    bias_value = layout.concatenate([b.value for b in biases], axis=0) if biases else None
+    lead = x.shape[:-1]
+
+    def vjp(dys: list[Native | None], needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
+        full = backend.tools.storage.full
+        whole = [
+            full((*lead, size), 0.0, dtype=x.dtype) if dy is None else dy for dy, size in zip(dys, sizes, strict=True)
+        ]
+        dy = layout.concatenate(whole, axis=len(lead))
+        dx = slot.linear_vjp_input(dy, joint) if needs[0] else None
+        if True not in needs[1:]:
+            return (dx, *[None] * (len(needs) - 1))
+        dw, db = slot.linear_vjp_weight(dy, xv)
+        return (dx, *_cut(layout, dw, 0, sizes), *(_cut(layout, db, 0, sizes) if biases else ()))
+
+    outs = _cut(layout, slot.linear(xv, joint, bias_value), len(lead), sizes)
+    return record_many("linears", outs, x, (x, *weights, *biases), vjp)
+
+
+def _cut(layout: Layout[Native], x: Native, axis: int, sizes: list[int]) -> list[Native]:
+    """Consecutive pieces along one axis."""
+    shape, pieces, begin = tuple(x.shape), [], 0
+    for size in sizes:
+        start, stop = [0] * len(shape), list(shape)
+        start[axis], stop[axis] = begin, begin + size
+        pieces.append(layout.slice(x, tuple(start), tuple(stop)))
+        begin += size
+    return pieces

@@ -40,8 +40,9 @@ def softmax_strip(p, ld, rows, columns, first, scale):
 
 @kernel
 def attend(words, part, parts):
-    """Words: q, k, v, out, probabilities, B, T, S, H, K, d, offset, scale, scratch, its size a share.
+    """Words: q, k, v, out, probabilities, B, T, S, H, K, d, offset, scale, scratch, its size a share, strides.
 
+    Strides: the elements between batches and between tokens, of q, k and v.
     Scratch: cells, zeros (S or d padded), keys (S padded, d), values (d padded, S).
     """
     w = words_of(words)
@@ -55,18 +56,18 @@ def attend(words, part, parts):
     packed = -1
     for u in range(u0, u1):
         b, h = u // heads, u % heads
-        source = b * keys * kv_heads + h // (heads // kv_heads)
-        if source != packed:
-            pack_turned(w[1] + 4 * source * d, kv_heads * d, d, keys, turned, d * PANEL)
-            pack(w[2] + 4 * source * d, kv_heads * d, keys, d, values, keys * PANEL)
-            packed = source
+        kv = h // (heads // kv_heads)
+        if b * kv_heads + kv != packed:
+            pack_turned(w[1] + 4 * (b * w[17] + kv * d), w[18], d, keys, turned, d * PANEL)
+            pack(w[2] + 4 * (b * w[19] + kv * d), w[20], keys, d, values, keys * PANEL)
+            packed = b * kv_heads + kv
         for i in range(0, queries, STRIP):
             high = min(STRIP, queries - i)
             seen = min(keys, offset + i + high)
-            at = 4 * ((b * queries + i) * heads + h) * d
+            at, start = 4 * ((b * queries + i) * heads + h) * d, 4 * (b * w[15] + i * w[16] + h * d)
             p = w[4] + 4 * (u * queries + i) * keys
             wide = min(keys, panels_of(seen) * PANEL)
-            block(p, keys, zeros, 0, w[0] + at, heads * d, 1, 0, turned, d * PANEL, d, high, wide, cells)
+            block(p, keys, zeros, 0, w[0] + start, w[16], 1, 0, turned, d * PANEL, d, high, wide, cells)
             softmax_strip(p, keys, high, keys, offset + i + 1, scale)
             block(w[3] + at, heads * d, zeros, 0, p, keys, 1, 0, values, keys * PANEL, seen, high, d, cells)
 
@@ -120,8 +121,9 @@ def add_turned(to, width, a, ld, right, stride, rows, limits, most, cells):
 
 @kernel
 def attend_vjp(words, part, parts):
-    """Words: dy, q, k, v, probabilities, dq, dk, dv, B, T, S, H, K, d, scale, scratch, its size a share.
+    """Words: dy, q, k, v, probabilities, dq, dk, dv, B, T, S, H, K, d, scale, scratch, its size a share, strides.
 
+    Strides: the elements between batches and between tokens, of q, k and v.
     Scratch: cells, limits, zeros (S and d padded), v turned (S padded, d), k, dk, dv (S, d padded), q, dy (T, d
     padded), and for a block of queries p and dp (QUERIES, S + GAP).
     """
@@ -140,12 +142,12 @@ def attend_vjp(words, part, parts):
     for u in range(u0, u1):
         b, kv = u // kv_heads, u % kv_heads
         source = 4 * (b * keys * kv_heads + kv) * d
-        pack_turned(w[3] + source, kv_heads * d, d, keys, turned, d * PANEL)
-        pack(w[2] + source, kv_heads * d, keys, d, k, keys * PANEL)
+        pack_turned(w[3] + 4 * (b * w[21] + kv * d), w[22], d, keys, turned, d * PANEL)
+        pack(w[2] + 4 * (b * w[19] + kv * d), w[20], keys, d, k, keys * PANEL)
         fill_zero(dk, 2 * keys * width)
         for h in range(kv * group, (kv + 1) * group):
             head = 4 * (b * queries * heads + h) * d
-            pack(w[1] + head, heads * d, queries, d, q, queries * PANEL)
+            pack(w[1] + 4 * (b * w[17] + h * d), w[18], queries, d, q, queries * PANEL)
             pack(w[0] + head, heads * d, queries, d, dy, queries * PANEL)
             for r in range(0, queries, QUERIES):
                 high, most = min(QUERIES, queries - r), 0

@@ -39,6 +39,8 @@ class _Tile:
         for pair in self.sums:
             for cell in pair:
                 builder.store(ir.Constant(_VECTOR, [0.0] * LANES), cell)
+        for i in range(self.rows):
+            self._prefetch(i)
         self.lines = [builder.gep(self.a, [builder.mul(_number(i), self.rs)]) for i in range(self.rows)]
         whole = builder.sdiv(self.depth, _number(UNROLL))
         with cgutils.for_range(builder, whole, intp=_I64) as loop:
@@ -53,6 +55,15 @@ class _Tile:
                 start = builder.load(self._place(self.init, self.ldi, i, j), align=4)
                 total = builder.fadd(start, builder.load(cell))
                 builder.store(total, self._place(self.c, self.ldc, i, j), align=4)
+
+    def _prefetch(self, i: int) -> None:
+        """Fetches the cache line that row i of c lies in, while the sums are taken."""
+        builder, word = self.builder, ir.IntType(8).as_pointer()
+        fetch = ir.FunctionType(ir.VoidType(), [word, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, fetch, "llvm.prefetch.p0")
+        line = builder.gep(self.c, [builder.mul(_number(i), self.ldc)])
+        for_writing, keep, data = (ir.Constant(_I32, value) for value in (1, 3, 1))
+        builder.call(function, [builder.bitcast(line, word), for_writing, keep, data])
 
     def _place(self, base: Any, stride: Any, i: int, j: int) -> Any:
         line = self.builder.gep(base, [self.builder.mul(_number(i), stride)])
