@@ -16,20 +16,22 @@ TINY = (
 PATIENCE_S = 120.0
 
 
-def train_command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "turret", "train", *options]
+def train_command(*options: str, first: str = "") -> list[str]:
+    """`turret train`, in a process that runs the statements `first` before it."""
+    code = f"{first}\nimport sys\nfrom turret.cli import main\nsys.exit(main(['train', *sys.argv[1:]]))"
+    return [sys.executable, "-c", code, *options]
 
 
-def start(*options: str, **popen: Any) -> subprocess.Popen[bytes]:
+def start(*options: str) -> subprocess.Popen[bytes]:
     """A training process whose output nobody needs."""
     return subprocess.Popen(
-        train_command(*options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, **popen
+        train_command(*options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     )
 
 
-def finish(*options: str, **run: Any) -> subprocess.CompletedProcess[str]:
+def finish(*options: str, first: str = "") -> subprocess.CompletedProcess[str]:
     """A training process run to its end."""
-    return subprocess.run(train_command(*options), capture_output=True, text=True, timeout=PATIENCE_S, **run)
+    return subprocess.run(train_command(*options, first=first), capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def records(run: Path) -> list[dict[str, Any]]:

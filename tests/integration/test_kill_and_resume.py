@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import signal
 import subprocess
 import time
@@ -15,6 +14,11 @@ from runs import TINY, final_hashes, finish, losses, records, start, steps_done,
 
 STEPS = 90
 KILLS = 20
+NO_ROOM = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +100,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_run_goes_on_later(
     process.wait(60)
     kept = final_hashes(run)
 
-    def no_room() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
-
-    full = finish("--out", str(run), "--resume", "auto", "--steps", str(STEPS), *options, preexec_fn=no_room)
+    full = finish("--out", str(run), "--resume", "auto", "--steps", str(STEPS), *options, first=NO_ROOM)
     assert full.returncode == 1
     error = full.stderr.splitlines()[-1]
     assert error.startswith("error: ") and "earlier checkpoints are intact" in error
