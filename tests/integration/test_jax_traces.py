@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,8 +14,6 @@ from turret.optim import Adam, decay_groups
 from turret.registry import OpenBackend, use_backend
 from turret.spi.array_api import Hooks, required_from
 from turret.tensor import Tensor, backward, ops, tensor
-
-jax = pytest.importorskip("jax")
 
 DECODER = DecoderConfig(vocabulary=27, context=8, width=16, heads=2, blocks=1, feed_forward=32)
 MINI = MiniConfig(vocabulary=27, context=8, width=16, heads=4, kv_heads=2, blocks=1, feed_forward=24)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 import turret_cpu
 from turret_cpu.backend import CpuBackend
 from turret_cpu.threads import POOL, Pool
+
+RunCode = Callable[..., subprocess.CompletedProcess[str]]
 
 LARGE = np.random.default_rng(0).standard_normal((512, 256)).astype(np.float32)
 
@@ -23,14 +25,6 @@ def product(backend: CpuBackend) -> bytes:
     slot = backend.capabilities().linear
     assert slot is not None
     return slot.linear(LARGE, LARGE[:256], None).tobytes()
-
-
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        env=kept | environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
 
 
 def test_several_python_threads_at_once_get_the_bits_of_one(backend: CpuBackend) -> None:
@@ -49,15 +43,48 @@ def test_several_python_threads_at_once_get_the_bits_of_one(backend: CpuBackend)
     assert set(got) == {want}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_computes_the_same_bits_with_workers_of_its_own(backend: CpuBackend) -> None:
-    want = product(backend)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if product(backend) == want else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert product(backend) == want
+def test_a_forked_child_computes_the_same_bits_with_workers_of_its_own(run_code: RunCode) -> None:
+    done = run_code(
+        """
+        import os
+        import numpy as np
+        from turret_cpu.backend import CpuBackend
+        x = np.random.default_rng(0).standard_normal((512, 256)).astype(np.float32)
+        slot = CpuBackend().capabilities().linear
+        want = slot.linear(x, x[:256], None).tobytes()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if slot.linear(x, x[:256], None).tobytes() == want else 1)
+        print(os.waitpid(child, 0)[1], slot.linear(x, x[:256], None).tobytes() == want)
+        """
+    )
+    assert done.stdout.split() == ["0", "True"], done.stderr
+
+
+def test_interrupts_wait_until_no_worker_uses_the_operands(run_code: RunCode) -> None:
+    done = run_code(
+        """
+        import os, signal, threading, time
+        from turret_cpu.kernels.workers import CLAIMED, IDLE
+        from turret_cpu.threads import Pool
+        pool = Pool(2)
+        pool._settle()
+        pool._boxes[0, 0] = CLAIMED
+        def worker():
+            for _ in range(3):
+                time.sleep(0.1)
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            print("let go")
+            pool._boxes[0, 0] = IDLE
+        threading.Thread(target=worker).start()
+        try:
+            pool._settle()
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    )
+    assert done.stdout.split("\n") == ["let go", "interrupted", ""], done.stderr
 
 
 def test_results_do_not_depend_on_the_number_of_threads(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +104,6 @@ def test_a_pool_of_many_threads_on_few_cores_finishes() -> None:
 
 
 def test_environment_error_state_and_blas_threads_are_left_alone(backend: CpuBackend) -> None:
-    threadpoolctl = pytest.importorskip("threadpoolctl")
     before = dict(os.environ), np.geterr(), threadpoolctl.threadpool_info()
     product(backend)
     slot = backend.capabilities().linear
@@ -87,14 +113,14 @@ def test_environment_error_state_and_blas_threads_are_left_alone(backend: CpuBac
     assert before == (dict(os.environ), np.geterr(), threadpoolctl.threadpool_info())
 
 
-def test_describing_the_plugin_loads_no_numba() -> None:
-    done = run(
+def test_describing_the_plugin_loads_no_numba(run_code: RunCode) -> None:
+    done = run_code(
         "import sys, turret_cpu.plugin as p, turret_cpu.probe; p.turret_backends(); print('numba' in sys.modules)"
     )
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_a_disk_that_takes_no_cache_only_costs_the_compile_time(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_cache_only_costs_the_compile_time(tmp_path: Path, run_code: RunCode) -> None:
     # A file where a folder is wanted stands for "not writable": it also stops a user who may write everywhere.
     target = tmp_path / "turret_cpu"
     source = Path(turret_cpu.__file__).parent
@@ -105,7 +131,7 @@ def test_a_disk_that_takes_no_cache_only_costs_the_compile_time(tmp_path: Path) 
     for folder in (target, target / "kernels"):
         (folder / "__pycache__").write_text("")
     (tmp_path / "home").write_text("")
-    done = run(
+    done = run_code(
         """
         import numpy as np
         from turret_cpu.backend import CpuBackend
@@ -123,13 +149,13 @@ def test_a_disk_that_takes_no_cache_only_costs_the_compile_time(tmp_path: Path) 
     assert done.stderr.count("compiling kernels") == 1
 
 
-def test_the_second_start_compiles_nothing_and_says_nothing() -> None:
+def test_the_second_start_compiles_nothing_and_says_nothing(run_code: RunCode) -> None:
     code = """
         import numpy as np
         from turret_cpu.backend import CpuBackend
         CpuBackend().capabilities().activation.silu(np.ones(9, np.float32))
         """
-    run(code)
-    done = run(code)
+    run_code(code)
+    done = run_code(code)
     assert done.returncode == 0
     assert done.stderr == ""

@@ -50,6 +50,15 @@ def case(id: str, op: Any, formula: Any, *inputs: Array, differentiable: bool = 
     return Case(id=id, op=op, formula=formula, inputs=inputs, options=options, differentiable=differentiable)
 
 
+def joined(op: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+    """The outputs of op(x, (weight, bias), ...) side by side."""
+    return lambda x, *maps: ops.concatenate(op(x, *zip(maps[::2], maps[1::2], strict=True)), -1)
+
+
+def affine(x: Array, *maps: Array) -> Array:
+    return np.concatenate([x @ w.T + b for w, b in zip(maps[::2], maps[1::2], strict=True)], -1)
+
+
 def softmax(x: Array) -> Array:
     p = np.exp(x - x.max(-1, keepdims=True))
     return p / p.sum(-1, keepdims=True)
@@ -216,6 +225,26 @@ CASES = [
     ),
     case("linear", ops.linear, lambda x, w, b: x @ w.T + b, floats(2, 3, 4), floats(5, 4), floats(5)),
     case("linear-no-bias", ops.linear, lambda x, w: x @ w.T, floats(4), floats(5, 4)),
+    case("linears", joined(ops.linears), affine, floats(2, 3, 4), floats(5, 4), floats(5), floats(2, 4), floats(2)),
+    case("linears-vector", joined(ops.linears), affine, floats(4), floats(5, 4), floats(5)),
+    case(
+        "linears-no-bias",
+        lambda x, *w: ops.concatenate(ops.linears(x, *((m, None) for m in w)), -1),
+        lambda x, *w: x @ np.concatenate(w).T,
+        floats(3, 4),
+        floats(1, 4),
+        floats(3, 4),
+        floats(2, 4),
+    ),
+    case(
+        "linears-one-used",
+        lambda x, *w: ops.linears(x, *((m, None) for m in w))[1],
+        lambda x, a, b, c: x @ b.T,
+        floats(3, 4),
+        floats(1, 4),
+        floats(3, 4),
+        floats(2, 4),
+    ),
     case("softmax", ops.softmax, softmax, floats(2, 3, 5)),
     case("log_softmax", ops.log_softmax, lambda x: np.log(softmax(x)), floats(2, 3, 5)),
     case("gelu", ops.gelu, gelu, floats(2, 9, low=-4, high=4)),
@@ -301,7 +330,12 @@ CASES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for name, wanted in (("op_case", lambda c: True), ("gradient_case", lambda c: c.differentiable)):
+    choices = {
+        "op_case": lambda c: True,
+        "gradient_case": lambda c: c.differentiable,
+        "smooth_case": lambda c: c.differentiable and c.id != "cast",  # which rounds to float32 on purpose
+    }
+    for name, wanted in choices.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, [c for c in CASES if wanted(c)], ids=str)
 

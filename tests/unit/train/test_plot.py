@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from turret.spi import DataError, MissingExtra
 from turret.train.metrics import StepMetrics
 from turret.train.plot import plot_losses, smooth
-
-pytest.importorskip("matplotlib", reason="the plot extra")
-from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 
 def records(count: int, every: int) -> list[StepMetrics]:

@@ -131,7 +131,7 @@ def _notice(text: str) -> None:
 
 
 def _report(result: Any, out: Path) -> None:
-    """The one JSON object on stdout, with a sample of what was learned and, where matplotlib is, the loss curve."""
+    """The one JSON object on stdout, with what the model makes of a text it never saw, and the loss curve."""
     from turret.generate import SamplingConfig, StopRules, generate_text
     from turret.spi import MissingExtra
     from turret.train.metrics import read_metrics
@@ -147,6 +147,7 @@ def _report(result: Any, out: Path) -> None:
     tokenizer = result.config.tokenizer
     rules = StopRules(max_new_tokens=200, eos_id=tokenizer.eos_id)
     sampling = SamplingConfig(temperature=0.8, top_k=40, seed=result.config.seed)
+    pieces = generate_text(result.model, tokenizer, result.prompt, sampling=sampling, rules=rules)
     done = result.done
     click.echo(
         json.dumps(
@@ -162,7 +163,8 @@ def _report(result: Any, out: Path) -> None:
                 "device": result.backend.tools.storage.device().name,
                 "checkpoint": done.checkpoint,
                 "loss_curve": curve,
-                "sample": "".join(generate_text(result.model, tokenizer, "\n", sampling=sampling, rules=rules)),
+                "prompt": result.prompt,
+                "sample": "".join(pieces),
             },
             ensure_ascii=False,
         )

@@ -29,12 +29,17 @@ class DerivedRandom(Generic[A]):
         return self._storage.from_host(((words >> np.uint32(8)) * 2.0**-24).astype(np.float32).reshape(shape))
 
     def normal(self, shape: Shape, /, *, key: int, counter: int) -> A:
-        count = math.prod(shape)
-        pairs = _words(count + count % 2, key, counter).reshape(-1, 2)
-        radius = np.sqrt(-2.0 * np.log((pairs[:, 0] + 1.0) * 2.0**-32))
-        angle = pairs[:, 1] * (2.0**-32 * 2.0 * math.pi)
-        drawn = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
-        return self._storage.from_host(drawn[:count].astype(np.float32).reshape(shape))
+        return self._storage.from_host(host_normal(shape, key=key, counter=counter).astype(np.float32))
+
+
+def host_normal(shape: Shape, *, key: int, counter: int) -> Host:
+    """float64 of mean 0 and variance 1, a function of (key, counter, shape) alone in every version of NumPy."""
+    count = math.prod(shape)
+    pairs = _words(count + count % 2, key, counter).reshape(-1, 2)
+    radius = np.sqrt(-2.0 * np.log((pairs[:, 0] + 1.0) * 2.0**-32))
+    angle = pairs[:, 1] * (2.0**-32 * 2.0 * math.pi)
+    drawn = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
+    return np.asarray(drawn[:count].reshape(shape))
 
 
 def _words(count: int, key: int, counter: int) -> Host:

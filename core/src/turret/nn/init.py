@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from turret.data.counter import checked_seed
+from turret.derived.random import host_normal
 from turret.spi import Host, Shape
 
 INIT_STD = 0.02
@@ -19,9 +20,9 @@ class Init:
 
     def normal(self, shape: Shape, *, std: float = INIT_STD) -> Host:
         """float32 from N(0, std^2)."""
-        generator = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, self._draws]))
+        drawn = host_normal(shape, key=self._seed, counter=self._draws)
         self._draws += 1
-        return (generator.standard_normal(shape) * std).astype(np.float32)
+        return (drawn * std).astype(np.float32)
 
     def zeros(self, shape: Shape) -> Host:
         return np.zeros(shape, np.float32)

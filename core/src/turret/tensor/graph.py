@@ -22,7 +22,7 @@ _serials = itertools.count()
 
 
 class Node:
-    """One recorded operation with one output.
+    """One recorded operation with one output; of several outputs each has a node, and one behind them has the VJP.
 
     Parents are nodes or leaves, None where no gradient is wanted; not tensors, so that a value lives only as long as
     some VJP needs it. `vjp` is None once the graph was freed. `watched` remembers the version of every parameter that

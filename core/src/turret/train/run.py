@@ -28,13 +28,18 @@ LOSS_CURVE = "loss.png"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended and what it left. reason: finished, SIGINT or SIGTERM."""
+    """How a run ended and what it left.
+
+    prompt: the beginning of a text that the model was not trained on (of the training text where nothing was kept for
+    validation), half a context long.
+    """
 
     done: TrainDone
     model: LanguageModel
     config: RunConfig
     backend: OpenBackend
     checkpoint: Path
+    prompt: str
 
 
 def require_fresh(out: Path) -> None:
@@ -229,8 +234,20 @@ class _Run:
         self.observer.on_done(done)
         assert self.checkpoint is not None
         return RunResult(
-            done=done, model=self.engine.model, config=self.config, backend=self.backend, checkpoint=self.checkpoint
+            done=done,
+            model=self.engine.model,
+            config=self.config,
+            backend=self.backend,
+            checkpoint=self.checkpoint,
+            prompt=self._prompt(),
         )
+
+    def _prompt(self) -> str:
+        """The most readable beginning of a window: tables and rulers make poor prompts."""
+        batches = self.engine.validation or (self.engine.sampler.batch(0),)
+        half = max(1, self.config.context // 2)
+        texts = [self.config.tokenizer.decode(row[:half]) for row in batches[0].inputs]
+        return max(texts, key=lambda text: sum(character.isalpha() for character in text))
 
     def close(self) -> None:
         self.log.close()

@@ -18,6 +18,7 @@ from .layout import CpuLayout
 from .linear import CpuLinear
 from .loss import CpuLoss
 from .matmul import CpuMatmul
+from .memory import BLOCKS
 from .normalization import CpuNormalization
 from .probe import why_not
 from .reduction import CpuReduction
@@ -62,4 +63,5 @@ class CpuBackend:
         return self._capabilities
 
     def close(self) -> None:
-        """Nothing to give back: the worker threads sleep and belong to the process."""
+        """Gives back the memory kept for results; the worker threads sleep and belong to the process."""
+        BLOCKS.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -17,6 +18,7 @@ from .arrays import X
 
 LEAST = 32 * 1024  # bytes; below, the allocator keeps its pages anyway
 PIECE, HUGE_PAGE = 2**25, 2**21  # bytes
+LARGE = PIECE // 4  # bytes from which on a block is a piece of its own
 MOST_KEPT = 2**30  # bytes of free blocks, at most a quarter of the machine's memory
 
 _FLOAT32 = np.dtype(np.float32)
@@ -63,10 +65,14 @@ class Blocks:
                 self._kept += size
 
     def clear(self) -> None:
-        """Gives free blocks back to the system."""
+        """Forgets free blocks; the system has their memory back where no array uses a block of the same piece."""
         with self._lock:
             self._free.clear()
-            self._kept = 0
+            self._kept, self._arena = 0, Arena()
+
+    def renew_lock(self) -> None:
+        """In a forked child, where the thread that held the lock may not exist."""
+        self._lock = threading.RLock()
 
     def _lease(self, size: int) -> type[ctypes.Array[ctypes.c_char]]:
         """The type that arrays have as their base: views included, it lives as long as any of them."""
@@ -85,9 +91,14 @@ class Arena:
         self._piece, self._used = np.empty(0, np.uint8), 0
 
     def cut(self, size: int) -> X:
-        """A block of `size` bytes that nobody has used. The piece it is part of lives as long as one of its blocks."""
+        """A block of `size` bytes that nobody has used. The piece it is part of lives as long as one of its blocks.
+
+        Raises: MemoryError.
+        """
+        if size >= LARGE:
+            return _piece(size)
         if self._used + size > self._piece.size:
-            self._piece, self._used = _piece(max(PIECE, size)), 0
+            self._piece, self._used = _piece(PIECE), 0
         block = self._piece[self._used : self._used + size]
         self._used += size
         return block
@@ -95,9 +106,15 @@ class Arena:
 
 def _piece(size: int) -> X:
     """Memory from the system, aligned to huge pages and made of them where the system has any."""
-    held = mmap.mmap(-1, size + HUGE_PAGE)
+    # Python's default is memory that a forked child shares: it would write into its parent's arrays.
+    private: Any = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if "MAP_PRIVATE" in dir(mmap) else {}
+    try:
+        held = mmap.mmap(-1, size + HUGE_PAGE, **private)
+    except OSError as error:
+        raise MemoryError(f"unable to allocate {size} bytes for a result: {error}") from error
     if "MADV_HUGEPAGE" in dir(mmap):
-        held.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without them
+            held.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(held, np.uint8)
     start = -whole.ctypes.data % HUGE_PAGE
     return whole[start : start + size]
@@ -117,6 +134,8 @@ def _machine_memory() -> int:
 
 
 BLOCKS = Blocks(min(MOST_KEPT, _machine_memory() // 4))
+if "register_at_fork" in dir(os):
+    os.register_at_fork(after_in_child=BLOCKS.renew_lock)
 
 
 def like(x: X, shape: Shape) -> X:

@@ -19,9 +19,10 @@ _zeros = np.zeros(1024, np.float32)
 def zeros(size: int) -> X:
     """At least `size` zeros that nobody writes."""
     global _zeros
-    if _zeros.size < size:
-        _zeros = np.zeros(size, np.float32)
-    return _zeros
+    kept = _zeros  # another thread may put a shorter one there meanwhile
+    if kept.size < size:
+        kept = _zeros = np.zeros(size, np.float32)
+    return kept
 
 
 def multiply(a: X, ta: bool, b: X, tb: bool, init: X | None, shape: tuple[int, int, int, int]) -> X:

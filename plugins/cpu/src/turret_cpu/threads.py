@@ -25,6 +25,7 @@ I64 = npt.NDArray[np.int64]
 PATIENCE = 5000
 MOST = 16  # threads: the models of this size have no work for more
 NAP = 50e-6  # seconds between two looks at a worker that has lost its core
+FOREVER = 2**62  # looks
 
 _char = ctypes.c_char
 _FLOAT, _WORD = struct.Struct("d"), struct.Struct("q")
@@ -111,16 +112,13 @@ class Pool:
 
     def _settle(self) -> None:
         """Returns when no worker touches the operands any more, signals or not."""
-        pending: BaseException | None = None
-        while True:
-            try:
-                while not wait(self._boxes, 0):
-                    time.sleep(NAP)
-                break
-            except BaseException as error:  # noqa: BLE001 - leaving now would free memory that a worker writes
-                pending = error
-        if pending is not None:
-            raise pending
+        try:
+            while not wait(self._boxes, 0):
+                time.sleep(NAP)
+        finally:
+            # A signal has ended the naps, and leaving now would free memory that a worker writes. The last look is
+            # machine code, which no signal ends.
+            wait(self._boxes, FOREVER)
 
     def forget_workers(self) -> None:
         """In a forked child, where no other thread exists: the next call starts new ones."""

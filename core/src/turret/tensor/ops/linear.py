@@ -74,11 +74,13 @@ def _check_affine(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> 
 def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
     """Several affine maps of one input as one product: `linear(x, weight, bias)` for each (weight, bias).
 
-    Either all maps have a bias or none has.
+    x: (..., I), weights: (O, I), biases: (O,); all maps have a bias or none has; returns one (..., O) for each map.
     """
+    if not maps:
+        raise ShapeError("linears got no map; wanted (weight, bias) or (weight, None) at least once")
     weights, biases = [w for w, _ in maps], [b for _, b in maps if b is not None]
     backend = same_floats("linears", x, *weights, *biases)
-    if not maps or len(biases) not in (0, len(maps)):
+    if len(biases) not in (0, len(maps)):
         raise ShapeError(f"linears got {len(maps)} weights and {len(biases)} biases; wanted a bias for all or for none")
     for weight, bias in maps:
         _check_affine("linears", x, weight, bias)
