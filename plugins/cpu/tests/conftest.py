@@ -4,12 +4,16 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from turret_cpu.backend import CpuBackend
+
+X = npt.NDArray[Any]
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +42,24 @@ def run_code() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def slopes() -> Callable[[Callable[..., X], Sequence[X], X], list[X]]:
+    """Central differences of sum(seed * function(*inputs)) with respect to each input, float64."""
+
+    def gradients(function: Callable[..., X], inputs: Sequence[X], seed: X) -> list[X]:
+        found = []
+        for at, x in enumerate(inputs):
+            gradient = np.zeros(x.size)
+            for i in range(x.size):
+                ends = []
+                for step in (1e-5, -1e-5):
+                    moved = x.copy().reshape(-1)
+                    moved[i] += step
+                    ends.append(float((seed * function(*inputs[:at], moved.reshape(x.shape), *inputs[at + 1 :])).sum()))
+                gradient[i] = (ends[0] - ends[1]) / 2e-5
+            found.append(gradient.reshape(x.shape))
+        return found
+
+    return gradients

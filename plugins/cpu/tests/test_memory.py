@@ -28,8 +28,8 @@ KEEPERS: dict[str, Callable[[X], object]] = {
     "a transpose": lambda x: x.reshape(10, 1000).T,
     "a broadcast": lambda x: np.broadcast_to(x[:, None], (COUNT, 3)),
     "another dtype": lambda x: x.view(np.int32),
-    "a memoryview": lambda x: memoryview(x)[5:],
-    "a read-only view": lambda x: np.frombuffer(memoryview(x).toreadonly(), np.float32),
+    "a memoryview": lambda x: x.data[5:],
+    "a read-only view": lambda x: np.frombuffer(x.data.toreadonly(), np.float32),
     "an iterator": lambda x: x.flat,
 }
 

@@ -14,6 +14,7 @@ from turret_cpu.backend import CpuBackend
 
 X = npt.NDArray[Any]
 Draw = np.random.Generator
+Slopes = Callable[[Callable[..., X], Sequence[X], X], list[X]]
 TIGHT = 2e-6
 
 
@@ -31,27 +32,8 @@ def close(got: X, want: X, tolerance: float = TIGHT) -> None:
     assert float(np.abs(wide(got) - want).max(initial=0.0)) <= tolerance * scale
 
 
-def slopes(function: Callable[..., X], inputs: Sequence[X], seed: X) -> list[X]:
-    """Central differences of sum(seed * function(*inputs)), float64."""
-    found = []
-    for at, x in enumerate(inputs):
-        gradient = np.zeros(x.size)
-        for i in range(x.size):
-            ends = []
-            for step in (1e-5, -1e-5):
-                moved = x.copy().reshape(-1)
-                moved[i] += step
-                ends.append(float((seed * function(*inputs[:at], moved.reshape(x.shape), *inputs[at + 1 :])).sum()))
-            gradient[i] = (ends[0] - ends[1]) / 2e-5
-        found.append(gradient.reshape(x.shape))
-    return found
-
-
 def phi(x: X) -> X:
     return np.asarray(np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
-
-
-# -- activation
 
 
 @pytest.mark.parametrize("size", [1, 63, 65, 1000, 40_000])
@@ -110,9 +92,6 @@ def test_activations_let_infinities_and_nan_through(backend: CpuBackend, name: s
     assert np.isnan(d[1])
 
 
-# -- softmax
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (3, 63), (65, 1000), (2, 3, 17)])
 def test_softmax_and_logarithm_follow_the_formula(backend: CpuBackend, draw: Draw, shape: tuple[int, ...]) -> None:
     slot = backend.capabilities().softmax
@@ -135,9 +114,6 @@ def test_softmax_takes_huge_and_infinite_entries(backend: CpuBackend) -> None:
     assert np.isnan(slot.softmax(np.array([[np.nan, 1.0]], np.float32))).all()
 
 
-# -- normalization
-
-
 def layer_norm(x: X, weight: X, bias: X) -> X:
     mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return np.asarray((x - mean) / np.sqrt(var + 1e-5) * weight + bias)
@@ -156,7 +132,7 @@ def test_norms_follow_the_formula(backend: CpuBackend, draw: Draw, shape: tuple[
     close(slot.rms_norm(x, weight, eps=1e-5)[0], rms_norm(wide(x), wide(weight)))
 
 
-def test_gradients_of_norms_agree_with_finite_differences(backend: CpuBackend, draw: Draw) -> None:
+def test_gradients_of_norms_agree_with_finite_differences(backend: CpuBackend, draw: Draw, slopes: Slopes) -> None:
     slot = backend.capabilities().normalization
     assert slot is not None
     x, weight, bias, dy = made(draw, 5, 9), made(draw, 9), made(draw, 9), made(draw, 5, 9)
@@ -169,9 +145,6 @@ def test_gradients_of_norms_agree_with_finite_differences(backend: CpuBackend, d
         slot.rms_norm_vjp(dy, x, weight, rstd), slopes(rms_norm, [wide(x), wide(weight)], wide(dy)), strict=True
     ):
         close(g, want, 1e-5)
-
-
-# -- linear
 
 
 @pytest.mark.parametrize(
@@ -201,9 +174,6 @@ def test_a_row_has_the_same_bits_among_many_rows_as_among_few(backend: CpuBacken
         assert np.array_equal(slot.linear(x[start:stop], weight, None), whole[start:stop])
 
 
-# -- loss
-
-
 def nll(logits: X, targets: X, weights: X) -> X:
     top = logits.max(-1, keepdims=True)
     logp = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
@@ -211,7 +181,9 @@ def nll(logits: X, targets: X, weights: X) -> X:
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-def test_cross_entropy_and_its_gradient_follow_the_formula(backend: CpuBackend, draw: Draw, weighted: bool) -> None:
+def test_cross_entropy_and_its_gradient_follow_the_formula(
+    backend: CpuBackend, draw: Draw, slopes: Slopes, weighted: bool
+) -> None:
     slot = backend.capabilities().loss
     assert slot is not None
     logits, targets = 3 * made(draw, 6, 11), draw.integers(0, 11, 6).astype(np.int32)
@@ -235,9 +207,6 @@ def test_cross_entropy_of_nothing_is_zero(backend: CpuBackend, draw: Draw) -> No
     assert not gradient.any()
 
 
-# -- rope
-
-
 @pytest.mark.parametrize("interleaved", [True, False])
 @pytest.mark.parametrize("per_row", [True, False])
 def test_rope_turns_pairs_and_its_gradient_turns_them_back(
@@ -258,86 +227,6 @@ def test_rope_turns_pairs_and_its_gradient_turns_them_back(
     got = slot.rope(x, cos, sin, interleaved=interleaved)
     close(got, want)
     close(slot.rope_vjp(got, cos, sin, interleaved=interleaved), y)
-
-
-# -- attention
-
-
-def attention(q: X, k: X, v: X, *, scale: float, offset: int) -> X:
-    group = q.shape[2] // k.shape[2]
-    k, v = (np.repeat(x, group, axis=2) for x in (k, v))
-    scores = scale * np.einsum("bthd,bshd->bhts", q, k)
-    unseen = np.arange(k.shape[1]) > offset + np.arange(q.shape[1])[:, None]
-    scores = np.where(unseen, -np.inf, scores)
-    e = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(np.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v))
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys", "offset", "heads", "kv_heads", "d"),
-    [
-        (1, 1, 0, 1, 1, 1),
-        (7, 7, 0, 2, 1, 5),
-        (63, 63, 0, 4, 2, 32),
-        (65, 65, 0, 2, 2, 40),
-        (130, 130, 0, 1, 1, 16),
-        (1, 65, 64, 4, 4, 8),
-        (3, 20, 10, 6, 3, 64),
-        (5, 9, 30, 2, 1, 4),
-        (9, 5, 0, 1, 1, 3),
-    ],
-)
-def test_attention_sees_the_past_only_in_any_size(
-    backend: CpuBackend, draw: Draw, queries: int, keys: int, offset: int, heads: int, kv_heads: int, d: int
-) -> None:
-    slot = backend.capabilities().causal_attention
-    assert slot is not None
-    q, k, v = made(draw, 2, queries, heads, d), made(draw, 2, keys, kv_heads, d), made(draw, 2, keys, kv_heads, d)
-    out, p = slot.attend(q, k, v, scale=0.3, offset=offset)
-    close(out, attention(wide(q), wide(k), wide(v), scale=0.3, offset=offset))
-    close(p.sum(-1), np.ones((2, heads, queries)))
-    unseen = np.arange(keys) > offset + np.arange(queries)[:, None]
-    assert not p[:, :, unseen].any()
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys", "offset", "heads", "kv_heads", "d"),
-    [(7, 7, 0, 2, 1, 5), (2, 6, 3, 4, 2, 2), (19, 19, 0, 1, 1, 3)],
-)
-def test_gradients_of_attention_agree_with_finite_differences(
-    backend: CpuBackend, draw: Draw, queries: int, keys: int, offset: int, heads: int, kv_heads: int, d: int
-) -> None:
-    slot = backend.capabilities().causal_attention
-    assert slot is not None
-    q, k, v = made(draw, 1, queries, heads, d), made(draw, 1, keys, kv_heads, d), made(draw, 1, keys, kv_heads, d)
-    dy = made(draw, 1, queries, heads, d)
-    _, p = slot.attend(q, k, v, scale=0.7, offset=offset)
-    want = slopes(lambda *x: attention(*x, scale=0.7, offset=offset), [wide(q), wide(k), wide(v)], wide(dy))
-    for g, w in zip(slot.attend_vjp(dy, q, k, v, p, scale=0.7), want, strict=True):
-        close(g, w, 1e-5)
-
-
-@pytest.mark.parametrize(("length", "heads", "kv_heads", "d"), [(130, 4, 2, 32), (65, 2, 2, 40), (300, 1, 1, 16)])
-def test_gradients_of_long_attention_follow_the_formula(
-    backend: CpuBackend, draw: Draw, length: int, heads: int, kv_heads: int, d: int
-) -> None:
-    slot = backend.capabilities().causal_attention
-    assert slot is not None
-    q, dy = made(draw, 2, length, heads, d), made(draw, 2, length, heads, d)
-    k, v = made(draw, 2, length, kv_heads, d), made(draw, 2, length, kv_heads, d)
-    _, p = slot.attend(q, k, v, scale=0.2, offset=0)
-    group = heads // kv_heads
-    kk, vv, pp = np.repeat(wide(k), group, 2), np.repeat(wide(v), group, 2), wide(p)
-    dp = np.einsum("bthd,bshd->bhts", wide(dy), vv)
-    ds = 0.2 * pp * (dp - (pp * dp).sum(-1, keepdims=True))
-    dq, dk, dv = slot.attend_vjp(dy, q, k, v, p, scale=0.2)
-    folded = (2, length, kv_heads, group, d)
-    close(dq, np.einsum("bhts,bshd->bthd", ds, kk), 1e-5)
-    close(dk, np.einsum("bhts,bthd->bshd", ds, wide(q)).reshape(folded).sum(3), 1e-5)
-    close(dv, np.einsum("bhts,bthd->bshd", pp, wide(dy)).reshape(folded).sum(3), 1e-5)
-
-
-# -- the required six, where they are more than a NumPy call
 
 
 @pytest.mark.parametrize("ta", [True, False])

@@ -330,7 +330,7 @@ CASES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    choices = {
+    choices: dict[str, Callable[[Case], bool]] = {
         "op_case": lambda c: True,
         "gradient_case": lambda c: c.differentiable,
         "smooth_case": lambda c: c.differentiable and c.id != "cast",  # which rounds to float32 on purpose

@@ -57,6 +57,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
     0 success; 2 usage or configuration; 130 interrupted; 1 everything else. Errors are one line on stderr.
     """
+    _stand_in_for_closed_streams()
     session = Session()
     try:
         status = turret.main(args=args, prog_name="turret", standalone_mode=False, obj=session)
@@ -91,6 +92,13 @@ def _end(text: str, status: int, session: Session) -> int:
         traceback.print_exc()
     click.echo("error: " + " ".join(text.split()), err=True)
     return status
+
+
+def _stand_in_for_closed_streams() -> None:
+    """Python has None for a stream that the caller closed (`2>&-`), and the next file opened would take its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
 
 
 def _drop_stdout() -> int:

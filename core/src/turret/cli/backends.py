@@ -11,7 +11,8 @@ import click
 
 from turret.registry import Entry, Registry
 from turret.registry.names import KNOWN, pip_command
-from turret.registry.probing import PROBE_SECONDS
+
+from .options import time_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +31,7 @@ class Row:
 @click.command()
 @click.option("--probe", is_flag=True, help="Run one real operation on each backend's default device.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0.1),
-    default=PROBE_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a probe may take before it is killed.",
-)
+@time_limit
 def command(probe: bool, as_json: bool, time_limit: float) -> None:
     """List the backends: installed, loadable and, with --probe, usable.
 

@@ -10,22 +10,15 @@ from dataclasses import asdict
 import click
 
 from turret.registry import Registry, Trace, trace
-from turret.registry.probing import PROBE_SECONDS
 from turret.registry.trace import Candidate
 
 from .app import FAILURE
+from .options import time_limit
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0.1),
-    default=PROBE_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a probe may take before it is killed.",
-)
+@time_limit
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, time_limit: float) -> None:
     """Tell which backend would be chosen, and what speaks against the others.

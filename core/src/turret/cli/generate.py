@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from .options import NamedPath
+
 
 @click.command()
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=NamedPath())
 @click.option("--prompt", required=True, help="Text to continue.")
 @click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Tokens to add at most.")
 @click.option("--temperature", type=float, default=0.8, show_default=True, help="0 always takes the likeliest token.")
@@ -37,9 +40,9 @@ def command(
     from turret.train.load import load_model
 
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    StopRules(max_new_tokens=max_new_tokens)
+    rules = StopRules(max_new_tokens=max_new_tokens)
     trained = load_model(checkpoint, open_backend(backend))
-    rules = StopRules(max_new_tokens=max_new_tokens, eos_id=trained.tokenizer.eos_id)
+    rules = replace(rules, eos_id=trained.tokenizer.eos_id)
     pieces = generate_text(trained.model, trained.tokenizer, prompt, sampling=sampling, rules=rules)
     click.echo(utf8(prompt), nl=False)
     for piece in pieces:

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from .options import NamedPath
+
 
 @click.command()
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=NamedPath())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--verify/--no-verify", default=True, help="Read every byte and check it [verify].")
 def command(checkpoint: Path, as_json: bool, verify: bool) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from .options import NamedPath
+
 OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("model", str, "Model family: decoder or mini [decoder]"),
     ("backend", str, "Backend, as in cpu or cuda:1 [TURRET_BACKEND, or the best usable one]"),
@@ -48,13 +50,13 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; must be new or empty.")
+@click.option("--out", type=NamedPath(), help="Folder of the run; must be new or empty.")
 @click.option(
     "--resume",
     metavar="DIR|auto",
     help="Continue from a checkpoint or run folder; auto: from the last good checkpoint in --out, if there is one.",
 )
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file with these options as keys.")
+@click.option("--config", "config_file", type=NamedPath(), help="TOML file with these options as keys.")
 @click.option(
     "--corpus",
     multiple=True,
@@ -92,10 +94,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
     from turret.spi import ConfigError
 
     try:
+        if path.exists() and not path.is_file():  # a pipe would block, a device may never end
+            raise ConfigError(f"{path}: the configuration is no regular file; wanted a TOML file")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"{path}: the configuration cannot be read ({error.strerror}); check the path after --config"
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
 
 

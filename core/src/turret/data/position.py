@@ -44,10 +44,6 @@ class DataPosition:
         seen = step * accumulate * batch * context
         return cls(step=step, tokens_seen=seen, accumulate=accumulate, batch=batch, context=context)
 
-    def advanced(self) -> DataPosition:
-        """The position one step later."""
-        return self.at(self.step + 1, accumulate=self.accumulate, batch=self.batch, context=self.context)
-
     def to_dict(self) -> dict[str, int]:
         """Plain values for JSON."""
         return asdict(self)

@@ -78,7 +78,10 @@ class _Layer:
         return self._cache.length
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes k and v (B, T, K, d); returns (B, length + T, K, d) each. Visible to others after `advance`."""
+        """Takes k and v (B, T, K, d); returns (B, length + T, K, d) each. Visible to others after `advance`.
+
+        What was returned is the cache's own memory: the next append may write there.
+        """
         if is_recording():
             raise GraphError("a key-value cache has no gradient; run the model under no_grad()")
         _, kv_heads, head_size = self._k.shape

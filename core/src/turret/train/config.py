@@ -12,6 +12,7 @@ from turret.data import ByteLevelTokenizer, tokenizer_for
 from turret.models import KINDS, DecoderConfig, MiniConfig
 from turret.optim import Schedule, constant, warmup_cosine
 from turret.spi import ConfigError
+from turret.train.checkpoint.content import LARGEST_COUNT
 
 ScheduleName = Literal["cosine", "constant"]
 CHANGEABLE = frozenset(("steps", "eval_every", "eval_batches", "checkpoint_every", "keep", "backend", "log"))
@@ -83,6 +84,11 @@ class RunConfig:
             raise ConfigError(f"log {self.log!r}; wanted auto, progress or json")
         self.schedule_function()
         self.model_config()
+        if self.steps * self.tokens_per_step > LARGEST_COUNT:
+            raise ConfigError(
+                f"{self.steps} steps of {self.tokens_per_step} tokens pass 2**63 - 1 tokens, which no file counts; "
+                f"make steps, batch, accumulate or context smaller"
+            )
 
     @property
     def tokenizer(self) -> ByteLevelTokenizer:

@@ -11,6 +11,7 @@ from turret.registry import OpenBackend, use_backend
 from turret.spi import CheckpointError, ConfigError
 
 from .checkpoint import read_checkpoint
+from .room import require_room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,17 @@ def load_model(path: Path, backend: OpenBackend) -> Trained:
         raise CheckpointError(
             f"{where}: its tokenizer has {tokenizer.vocabulary_size} ids and its model {config.vocabulary}; not a pair"
         )
+    # Before the model exists: what an edited configuration claims must not decide how much memory is taken.
+    stored = sum(value.size for value in content.parameters.values())
+    if stored != config.parameter_count():
+        raise CheckpointError(
+            f"{where}: its configuration means {config.parameter_count()} parameters, its file holds {stored}; use "
+            f"another checkpoint"
+        )
+    try:
+        require_room(config)
+    except ConfigError as error:
+        raise CheckpointError(f"{where}: {error}") from error
     with use_backend(backend):
         model = build_model(config)
     content.require_shapes({name: p.shape for name, p in model.named_parameters()})

@@ -23,6 +23,8 @@ def hold(run: Path) -> Iterator[None]:
         return
     import fcntl
 
+    if (run / LOCK).exists() and not (run / LOCK).is_file():  # opening a pipe would block for ever
+        raise ConfigError(f"{run / LOCK}: not a regular file; remove it, or choose another --out")
     with (run / LOCK).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

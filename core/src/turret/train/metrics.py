@@ -136,6 +136,8 @@ def read_metrics(path: Path) -> list[StepMetrics]:
 
     Raises: DataError naming the line that is malformed or whose step does not grow.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would block for ever
+        raise DataError(f"{path}: not a regular file; move it away, and a resumed run begins a new one")
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

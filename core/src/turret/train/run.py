@@ -20,6 +20,7 @@ from .engine import Clock, Engine, metrics_of
 from .interrupt import Interrupt, watch_signals
 from .lock import LOCK, hold
 from .metrics import MetricsLog, StepMetrics
+from .room import require_room
 from .telemetry import Broadcast, CheckpointSaved, Evaluation, Observer, TrainDone, TrainStart
 
 METRICS = "metrics.jsonl"
@@ -44,11 +45,15 @@ class RunResult:
 
 def require_fresh(out: Path) -> None:
     """Raises: ConfigError unless `out` is absent, an empty folder, or one that a run left before its first step."""
-    if out.is_dir():
-        found = {entry.name for entry in out.iterdir()} - {LOCK}
-        if not found or found == {TEXT_FILE, HASH_FILE}:
-            return
-    if out.exists():
+    try:
+        if out.is_dir():
+            found = {entry.name for entry in out.iterdir()} - {LOCK}
+            if not found or found == {TEXT_FILE, HASH_FILE}:
+                return
+        exists = out.exists()
+    except OSError as error:
+        raise ConfigError(f"{out}: the run folder cannot be looked at ({error.strerror}); choose another") from error
+    if exists:
         what = "is not empty" if out.is_dir() else "is a file"
         raise ConfigError(f"{out} {what}; choose a new folder, or continue that run with --resume auto")
 
@@ -66,6 +71,7 @@ def run_training(
     SIGINT and SIGTERM finish the step in progress and save. Raises: DataError, ConfigError, NonFiniteError,
     CheckpointError; the last checkpoint is intact then.
     """
+    _require_room(config)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -252,6 +258,12 @@ class _Run:
     def close(self) -> None:
         self.log.close()
         self.corpus.close()
+
+
+def _require_room(config: RunConfig) -> None:
+    window = config.batch * config.context
+    held = window * (config.accumulate + (config.eval_batches if config.val_fraction > 0 else 0))
+    require_room(config.model_config(), tokens=window, held=held, copies=4)
 
 
 def _position(config: RunConfig, step: int) -> DataPosition:

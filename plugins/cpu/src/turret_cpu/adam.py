@@ -13,11 +13,20 @@ from turret.spi import Adapted, Required
 
 from .arrays import Rest, X, dense
 from .kernels.update import CHUNK, COLUMNS, squares, update
+from .memory import empty
 from .threads import POOL, address_of, float_word
+
+Groups = tuple[tuple[X, ...], ...]
+
+IN_PLACE = 64 * 2**20  # bytes of parameters and moments from which on a second copy of them is too much
 
 
 class CpuAdam:
-    """All tensors in one parallel pass; bits do not depend on how tensors are cut into pages of 4,096."""
+    """All tensors in one parallel pass; bits do not depend on how tensors are cut into pages of 4,096.
+
+    Results go to other memory in one pass, which old arrays then give back. Where donated arrays are large, a first
+    pass looks whether every result is finite and a second one writes in place.
+    """
 
     def __init__(self, required: Required[X], calls: Counter[str]) -> None:
         self._rest = Rest("adam", DerivedAdam(required), calls)
@@ -44,39 +53,49 @@ class CpuAdam:
                 params, grads, first, second, lr=lr, correction1=correction1, correction2=correction2,
                 betas=betas, eps=eps, decay=decay, max_norm=max_norm, donate=donate,
             )  # fmt: skip
-        p, m, v = (tuple(_own(x, donate) for x in group) for group in (params, first, second))
-        table = _Table(p, m, v, [dense(g) for g in grads], decay)
+        old = tuple(tuple(dense(x) for x in group) for group in (params, first, second))
+        in_place = donate and _given(old, (params, first, second)) and _bytes(old) > IN_PLACE
+        new = old if in_place else tuple(tuple(empty(x.shape) for x in group) for group in old)
+        table = _Table(old, new, [dense(g) for g in grads], decay)
         norm = table.norm()
         clip = min(1.0, max_norm / norm) if norm > 0 else 1.0
         corrections = 1 / float(correction1), 1 / float(correction2)
         numbers = [clip, betas[0], 1 - betas[0], betas[1], 1 - betas[1], *corrections, eps, float(lr)]
         with np.errstate(all="ignore"):
             stated, settings = np.asarray(norm, np.float32), np.array(numbers, np.float32)
-        finite = bool(np.isfinite(stated)) and table.update(settings, write=False)
-        if finite:
+        finite = bool(np.isfinite(stated)) and table.update(settings, write=not in_place)
+        if not finite:
+            return Adapted(tuple(params), tuple(first), tuple(second), stated, np.asarray(False))
+        if in_place:
             table.update(settings, write=True)
-        return Adapted(p, m, v, stated, np.asarray(finite))
+        return Adapted(new[0], new[1], new[2], stated, np.asarray(True))
 
 
-def _own(x: X, donate: bool) -> X:
-    return x if donate and x.flags.carray else np.array(x, order="C")
+def _given(dense_groups: Groups, groups: Sequence[Sequence[X]]) -> bool:
+    """Whether every array is the caller's own and not a copy that was made dense."""
+    return all(
+        x is y for some, others in zip(dense_groups, groups, strict=True) for x, y in zip(some, others, strict=True)
+    )
+
+
+def _bytes(groups: Groups) -> int:
+    return sum(x.nbytes for group in groups for x in group)
 
 
 class _Table:
     """The tensors of one update as rows of addresses. It keeps the arrays behind the addresses alive."""
 
-    def __init__(
-        self, params: Sequence[X], first: Sequence[X], second: Sequence[X], grads: list[X], decay: Sequence[float]
-    ) -> None:
-        self._kept = (params, first, second, grads)
+    def __init__(self, old: Groups, new: Groups, grads: list[X], decay: Sequence[float]) -> None:
+        self._kept = (old, new, grads)
         self._chunks = 0
-        rows = [self._row(*item) for item in zip(*self._kept, decay, strict=True) if item[0].size]
+        items = zip(zip(*old, *new, grads, strict=True), decay, strict=True)
+        rows = [self._row(arrays, rate) for arrays, rate in items if arrays[0].size]
         self._rows, self._table = len(rows), np.array(rows or [[0] * COLUMNS], np.int64)
 
-    def _row(self, p: X, m: X, v: X, g: X, decay: float) -> list[int]:
-        addresses = [address_of(x) for x in (p, g, m, v)]
-        first_chunk, self._chunks = self._chunks, self._chunks + -(-p.size // CHUNK)
-        return [*addresses, p.size, first_chunk, float_word(decay)]
+    def _row(self, arrays: tuple[X, ...], decay: float) -> list[int]:
+        p, m, v, *rest = (address_of(x) for x in arrays)
+        first_chunk, self._chunks = self._chunks, self._chunks + -(-arrays[0].size // CHUNK)
+        return [p, rest.pop(), m, v, arrays[0].size, first_chunk, float_word(decay), *rest]
 
     def norm(self) -> float:
         """The Euclidean norm of all gradients; squares of float32 do not overflow float64."""
@@ -88,7 +107,7 @@ class _Table:
             return math.sqrt(float(sums.sum()))
 
     def update(self, settings: X, *, write: bool) -> bool:
-        """Whether every result is finite; they are stored where `write` says so."""
+        """Whether every result is finite; they are stored in the new arrays where `write` says so."""
         if not self._rows:
             return True
         work = 1.0 * CHUNK * self._chunks

@@ -20,20 +20,22 @@ def check_range(ids: X, size: int, what: str) -> None:
 
 
 class CpuIndexing:
-    """Additions happen in the order of the indices, whatever the number of threads."""
+    """Additions happen in the order of the indices, whatever the number of threads. Bad indices raise DataError."""
 
     def gather_rows(self, table: X, ids: X, /) -> X:
+        check_range(ids, table.shape[0], "row indices")
         return np.take(table, ids, axis=0)
 
     def gather_last(self, x: X, ids: X, /) -> X:
+        check_range(ids, x.shape[-1], "indices")
         return np.take_along_axis(x, ids[..., None], axis=-1)[..., 0]
 
     def scatter_add_rows(self, base: X, ids: X, rows: X, /, *, donate: bool = False) -> X:
+        check_range(ids, base.shape[0], "row indices")
         out = _owned(base, donate)
         if not ids.size:
             return out
         if kernel_ready(out) and out.flags.carray:
-            check_range(ids, out.shape[0], "row indices")
             columns = math.prod(out.shape[1:])
             POOL.run(add_rows, 0.2 * rows.size, out, dense(ids), dense(rows), ids.size, columns)
             return out
@@ -42,6 +44,7 @@ class CpuIndexing:
         return out
 
     def set_rows(self, base: X, ids: X, rows: X, /, *, donate: bool = False) -> X:
+        check_range(ids, base.shape[0], "row indices")
         out = _owned(base, donate)
         out[ids] = rows
         return out

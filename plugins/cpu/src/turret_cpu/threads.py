@@ -23,6 +23,7 @@ I64 = npt.NDArray[np.int64]
 # How often an idle worker looks for the next call before it sleeps, some 10 to 40 ns a look. Long enough to bridge the
 # gap between two operations of a training step, short enough not to take a core from anybody else.
 PATIENCE = 5000
+LONG_PATIENCE = 60_000
 MOST = 16  # threads: the models of this size have no work for more
 NAP = 50e-6  # seconds between two looks at a worker that has lost its core
 FOREVER = 2**62  # looks
@@ -105,7 +106,7 @@ class Pool:
             worker.rouse()
         done = False
         try:
-            done = launch(address, words, shares, self._job, self._boxes, PATIENCE)
+            done = launch(address, words, shares, self._job, self._boxes, LONG_PATIENCE)
         finally:
             if not done:
                 self._settle()

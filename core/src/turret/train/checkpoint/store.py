@@ -64,10 +64,6 @@ class CheckpointStore:
         except OSError as error:
             raise CheckpointError(f"{self.folder / POINTER}: could not be written ({error})") from error
 
-    def load(self, path: Path) -> CheckpointContent:
-        """The verified checkpoint at `path`, in this run or elsewhere. Raises: CheckpointError."""
-        return read_checkpoint(path)
-
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, ascending."""
         return finished_steps(self.folder)

@@ -1,6 +1,7 @@
 """Adam over a table of tensors, in chunks of 4,096 elements whose bits do not depend on how tensors are cut into pages.
 
-A table row: parameter, gradient, moments (addresses), size, first chunk, decay. Updates happen in place.
+A table row: parameter, gradient, moments (addresses), size, first chunk, decay, new parameter and moments (addresses,
+which may be the old ones).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,7 +14,7 @@ from .intrinsics import doubles, float_bits, floats, integers, longs, word_float
 from .product import share
 
 CHUNK = 4096
-COLUMNS = 7
+COLUMNS = 10
 _EXPONENT = 0x7F800000
 
 
@@ -69,8 +70,11 @@ def update(words, part, parts):
             p, g, m, v = floats(row[0] + at, n), floats(row[1] + at, n), floats(row[2] + at, n), floats(row[3] + at, n)
             seen = np.int32(0)
             if w[5]:
+                p2, m2, v2 = floats(row[7] + at, n), floats(row[8] + at, n), floats(row[9] + at, n)
                 for j in range(n):
-                    p[j], m[j], v[j] = adapt(p[j], g[j], m[j], v[j], c)
+                    a, b, d = adapt(p[j], g[j], m[j], v[j], c)
+                    p2[j], m2[j], v2[j] = a, b, d
+                    seen |= np.int32(infinite(a) | infinite(b) | infinite(d))
             else:
                 for j in range(n):
                     a, b, d = adapt(p[j], g[j], m[j], v[j], c)

@@ -1,8 +1,8 @@
-"""Attention on heads as they lie in larger arrays: pieces of a joint projection, caches, broadcasts, and odd views."""
+"""Causal attention against float64 formulas and finite differences, on heads wherever they lie in larger arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,106 @@ from turret_cpu.causal_attention import heads_of
 
 X = npt.NDArray[Any]
 Draw = np.random.Generator
+Slopes = Callable[[Callable[..., X], Sequence[X], X], list[X]]
 SIZES = (3, 21, 4, 2, 6)  # batch, tokens, heads, key-value heads, width of a head
+TIGHT = 2e-6
 FAR = 1e30  # fills what lies around the operands: a kernel that reads it cannot go unnoticed
+
+
+def wide(x: X) -> X:
+    return x.astype(np.float64)
 
 
 def made(draw: Draw, *shape: int) -> X:
     return draw.standard_normal(shape).astype(np.float32)
+
+
+def close(got: X, want: X, tolerance: float = TIGHT) -> None:
+    assert got.shape == want.shape
+    scale = max(float(np.abs(want).max(initial=0.0)), 1e-30)
+    assert float(np.abs(wide(got) - want).max(initial=0.0)) <= tolerance * scale
+
+
+def attention(q: X, k: X, v: X, *, scale: float, offset: int) -> X:
+    group = q.shape[2] // k.shape[2]
+    k, v = (np.repeat(x, group, axis=2) for x in (k, v))
+    scores = scale * np.einsum("bthd,bshd->bhts", q, k)
+    unseen = np.arange(k.shape[1]) > offset + np.arange(q.shape[1])[:, None]
+    scores = np.where(unseen, -np.inf, scores)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(np.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset", "heads", "kv_heads", "d"),
+    [
+        (1, 1, 0, 1, 1, 1),
+        (7, 7, 0, 2, 1, 5),
+        (63, 63, 0, 4, 2, 32),
+        (65, 65, 0, 2, 2, 40),
+        (130, 130, 0, 1, 1, 16),
+        (1, 65, 64, 4, 4, 8),
+        (3, 20, 10, 6, 3, 64),
+        (5, 9, 30, 2, 1, 4),
+        (9, 5, 0, 1, 1, 3),
+    ],
+)
+def test_attention_sees_the_past_only_in_any_size(
+    backend: CpuBackend, draw: Draw, queries: int, keys: int, offset: int, heads: int, kv_heads: int, d: int
+) -> None:
+    slot = backend.capabilities().causal_attention
+    assert slot is not None
+    q, k, v = made(draw, 2, queries, heads, d), made(draw, 2, keys, kv_heads, d), made(draw, 2, keys, kv_heads, d)
+    out, p = slot.attend(q, k, v, scale=0.3, offset=offset)
+    close(out, attention(wide(q), wide(k), wide(v), scale=0.3, offset=offset))
+    close(p.sum(-1), np.ones((2, heads, queries)))
+    unseen = np.arange(keys) > offset + np.arange(queries)[:, None]
+    assert not p[:, :, unseen].any()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset", "heads", "kv_heads", "d"),
+    [(7, 7, 0, 2, 1, 5), (2, 6, 3, 4, 2, 2), (19, 19, 0, 1, 1, 3)],
+)
+def test_gradients_of_attention_agree_with_finite_differences(
+    backend: CpuBackend,
+    draw: Draw,
+    slopes: Slopes,
+    queries: int,
+    keys: int,
+    offset: int,
+    heads: int,
+    kv_heads: int,
+    d: int,
+) -> None:
+    slot = backend.capabilities().causal_attention
+    assert slot is not None
+    q, k, v = made(draw, 1, queries, heads, d), made(draw, 1, keys, kv_heads, d), made(draw, 1, keys, kv_heads, d)
+    dy = made(draw, 1, queries, heads, d)
+    _, p = slot.attend(q, k, v, scale=0.7, offset=offset)
+    want = slopes(lambda *x: attention(*x, scale=0.7, offset=offset), [wide(q), wide(k), wide(v)], wide(dy))
+    for g, w in zip(slot.attend_vjp(dy, q, k, v, p, scale=0.7), want, strict=True):
+        close(g, w, 1e-5)
+
+
+@pytest.mark.parametrize(("length", "heads", "kv_heads", "d"), [(130, 4, 2, 32), (65, 2, 2, 40), (300, 1, 1, 16)])
+def test_gradients_of_long_attention_follow_the_formula(
+    backend: CpuBackend, draw: Draw, length: int, heads: int, kv_heads: int, d: int
+) -> None:
+    slot = backend.capabilities().causal_attention
+    assert slot is not None
+    q, dy = made(draw, 2, length, heads, d), made(draw, 2, length, heads, d)
+    k, v = made(draw, 2, length, kv_heads, d), made(draw, 2, length, kv_heads, d)
+    _, p = slot.attend(q, k, v, scale=0.2, offset=0)
+    group = heads // kv_heads
+    kk, vv, pp = np.repeat(wide(k), group, 2), np.repeat(wide(v), group, 2), wide(p)
+    dp = np.einsum("bthd,bshd->bhts", wide(dy), vv)
+    ds = 0.2 * pp * (dp - (pp * dp).sum(-1, keepdims=True))
+    dq, dk, dv = slot.attend_vjp(dy, q, k, v, p, scale=0.2)
+    folded = (2, length, kv_heads, group, d)
+    close(dq, np.einsum("bhts,bshd->bthd", ds, kk), 1e-5)
+    close(dk, np.einsum("bhts,bthd->bshd", ds, wide(q)).reshape(folded).sum(3), 1e-5)
+    close(dv, np.einsum("bhts,bthd->bshd", pp, wide(dy)).reshape(folded).sum(3), 1e-5)
 
 
 def joint(draw: Draw) -> tuple[X, X, X]:
@@ -115,7 +209,7 @@ def test_attention_takes_heads_wherever_they_lie(
     gradients = slot.attend_vjp(dy, q, k, v, p, scale=0.4)
     want_out, want_p, want_gradients = oracle(q, k, v, dy, 0.4)
     for got, want in zip((out, p, *gradients), (want_out, want_p, *want_gradients), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+        close(got, want, 1e-5)
         assert got.flags.carray
     assert all(np.array_equal(x, was) for x, was in zip((q, k, v), before, strict=True))
 
@@ -147,8 +241,8 @@ def test_one_new_token_attends_over_a_cache_with_room_left(backend: CpuBackend, 
     e = np.exp(0.4 * np.einsum("bthd,bshd->bhts", q.astype(np.float64), keys))
     want = e / e.sum(-1, keepdims=True)
     assert p.shape == (b, h, 1, t)
-    np.testing.assert_allclose(p, want, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(out, np.einsum("bhts,bshd->bthd", want, values), rtol=1e-4, atol=1e-5)
+    close(p, want)
+    close(out, np.einsum("bhts,bshd->bthd", want, values))
     assert out.shape == (b, 1, h, d)
 
 

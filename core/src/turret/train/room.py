@@ -1,0 +1,42 @@
+"""Whether a run or a model can fit into this machine's memory at all, asked before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+
+from turret.models import DecoderConfig, MiniConfig
+from turret.spi import ConfigError
+
+FLOAT, WINDOW = 4, 8  # bytes of a float32; of a token as int32 in inputs and in targets
+
+
+def require_room(config: DecoderConfig | MiniConfig, *, tokens: int = 0, held: int = 0, copies: int = 1) -> None:
+    """A lower bound that only the impossible exceeds.
+
+    tokens: in one forward pass that is kept for a gradient; held: tokens of batches kept on the host; copies: of every
+    parameter (with gradient and two moments: 4).
+    Raises: ConfigError saying how much the sizes need and how much there is.
+    """
+    kept = config.blocks * (4 * config.width + config.feed_forward) + config.vocabulary
+    table = config.context * (config.width // config.heads)
+    # Each block has some 10 kB of Python objects beside its numbers.
+    needed = (
+        FLOAT * (copies * config.parameter_count() + tokens * kept + table) + WINDOW * held + 10_000 * config.blocks
+    )
+    if needed > (there := machine_memory()):
+        raise ConfigError(
+            f"these sizes need at least {_gigabytes(needed)} GB of memory and this machine has {_gigabytes(there)}; "
+            f"make layers, width, ff, context, batch, accumulate or eval_batches smaller"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of memory, used or not; without a limit where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**63
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f}" if size < 1e18 else "over a billion"
