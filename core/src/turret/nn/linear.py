@@ -25,11 +25,14 @@ class Linear(Module):
 
 
 def project(x: Tensor, *maps: Linear) -> tuple[Tensor, ...]:
-    """Every map of the same input. Many rows are worth joining the weights into one product; few are not."""
+    """Every map of the same input. Many rows are worth joining plain weights into one product; few are not.
+
+    What stands in for a Linear, or adds to it, is called as it is.
+    """
     rows = 1
     for size in x.shape[:-1]:
         rows *= size
-    if rows < JOINED_ROWS:
+    if rows < JOINED_ROWS or not all(type(linear) is Linear for linear in maps):
         return tuple(linear(x) for linear in maps)
     return ops.linears(x, *((linear.weight, linear.bias) for linear in maps))
 

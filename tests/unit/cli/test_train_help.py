@@ -1,0 +1,21 @@
+"""What `turret train --help` says of defaults is what a run takes."""
+
+from __future__ import annotations
+
+import re
+
+from turret.cli.train import OPTIONS
+from turret.train import RunConfig
+
+
+def test_every_default_in_the_help_is_the_default() -> None:
+    defaults, shown = RunConfig().to_dict(), {}
+    for name, _, text in OPTIONS:
+        stated = re.search(r"\[([^\]]*)\]$", text)
+        assert stated is not None, name
+        shown[name.replace("-", "_")] = stated[1]
+    assert shown.keys() == defaults.keys() - {"corpus"}
+    for name, value in defaults.items():
+        if value is not None and name not in ("corpus", "log"):
+            assert shown[name] == str(value), name
+    assert shown["log"].startswith(str(defaults["log"]))
