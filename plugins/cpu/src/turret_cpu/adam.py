@@ -18,14 +18,12 @@ from .threads import POOL, address_of, float_word
 
 Groups = tuple[tuple[X, ...], ...]
 
-IN_PLACE = 64 * 2**20  # bytes of parameters and moments from which on a second copy of them is too much
-
 
 class CpuAdam:
     """All tensors in one parallel pass; bits do not depend on how tensors are cut into pages of 4,096.
 
-    Results go to other memory in one pass, which old arrays then give back. Where donated arrays are large, a first
-    pass looks whether every result is finite and a second one writes in place.
+    Where old arrays are given away, a first pass looks whether every result is finite and a second one writes in
+    place, which costs less than one pass to memory that is not in cache. Otherwise results go to new arrays.
     """
 
     def __init__(self, required: Required[X], calls: Counter[str]) -> None:
@@ -54,7 +52,7 @@ class CpuAdam:
                 betas=betas, eps=eps, decay=decay, max_norm=max_norm, donate=donate,
             )  # fmt: skip
         old = tuple(tuple(dense(x) for x in group) for group in (params, first, second))
-        in_place = donate and _given(old, (params, first, second)) and _bytes(old) > IN_PLACE
+        in_place = donate and _given(old, (params, first, second))
         new = old if in_place else tuple(tuple(empty(x.shape) for x in group) for group in old)
         table = _Table(old, new, [dense(g) for g in grads], decay)
         norm = table.norm()
@@ -76,10 +74,6 @@ def _given(dense_groups: Groups, groups: Sequence[Sequence[X]]) -> bool:
     return all(
         x is y for some, others in zip(dense_groups, groups, strict=True) for x, y in zip(some, others, strict=True)
     )
-
-
-def _bytes(groups: Groups) -> int:
-    return sum(x.nbytes for group in groups for x in group)
 
 
 class _Table:
