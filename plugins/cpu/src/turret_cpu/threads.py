@@ -20,10 +20,10 @@ from .kernels.workers import BOX, POSTED, alone, launch, serve, wait
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
-# How often an idle worker looks for the next call before it sleeps, some 10 to 40 ns a look. Long enough to bridge the
-# gap between two operations of a training step, short enough not to take a core from anybody else.
-PATIENCE = 5000
-LONG_PATIENCE = 60_000
+# How often an idle worker looks for the next call before it sleeps, some 16 ns a look on a quiet machine: longer than the
+# gap between two operations of a training step, since waking a thread costs as much as a small operation, and short
+# enough to give the core back between two steps of anything else.
+PATIENCE = 100_000
 MOST = 16  # threads: the models of this size have no work for more
 NAP = 50e-6  # seconds between two looks at a worker that has lost its core
 FOREVER = 2**62  # looks
@@ -106,7 +106,7 @@ class Pool:
             worker.rouse()
         done = False
         try:
-            done = launch(address, words, shares, self._job, self._boxes, LONG_PATIENCE)
+            done = launch(address, words, shares, self._job, self._boxes, PATIENCE)
         finally:
             if not done:
                 self._settle()
