@@ -20,9 +20,9 @@ from .kernels.workers import BOX, POSTED, alone, launch, serve, wait
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
-# How often an idle worker looks for the next call before it sleeps, some 16 ns a look on a quiet machine: longer than the
-# gap between two operations of a training step, since waking a thread costs as much as a small operation, and short
-# enough to give the core back between two steps of anything else.
+# How often an idle worker looks for the next call before it sleeps, some 16 ns a look on a quiet machine: longer than
+# the gap between two operations of a training step, since waking a thread costs as much as a small operation, and
+# short enough to give the core back between two steps of anything else.
 PATIENCE = 100_000
 MOST = 16  # threads: the models of this size have no work for more
 NAP = 50e-6  # seconds between two looks at a worker that has lost its core
