@@ -65,6 +65,7 @@ def error_of(err: str) -> str:
         (["--corpus", "builtin:pyton-docs"], "builtin:pyton-docs"),
         (["--no-such-option", "1"], "no-such-option"),
         (["--resume", "auto", "--model", "mni"], "mni"),
+        (["--resume", ""], "--resume"),
         (["--config", "/nonexistent/x.toml"], "x.toml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -200,6 +201,19 @@ def test_an_exploding_run_stops_and_keeps_the_last_checkpoint(
 
     kept = CheckpointStore(out).latest_good()
     assert kept.checkpoint is not None and not kept.skipped
+
+
+def test_a_run_without_room_for_its_picture_still_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    out = tmp_path / "run"
+    assert call(capsys, "train", "--out", str(out), *SMALL)[0] == 0
+    (out / "loss.png").unlink()
+    (out / "loss.png").mkdir()
+    status, stdout, err = call(capsys, "train", "--resume", str(out))
+    assert status == 0
+    assert json.loads(stdout)["loss_curve"] is None
+    assert "loss.png" in err
 
 
 def test_a_resumed_run_keeps_what_decides_its_losses(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,7 @@ def _notice(text: str) -> None:
 def _report(result: Any, out: Path) -> None:
     """The one JSON object on stdout, with what the model makes of a text it never saw, and the loss curve."""
     from turret.generate import SamplingConfig, StopRules, generate_text
-    from turret.spi import MissingExtra
+    from turret.spi import DataError, MissingExtra
     from turret.train.metrics import read_metrics
     from turret.train.plot import plot_losses
     from turret.train.run import LOSS_CURVE, METRICS
@@ -148,7 +148,7 @@ def _report(result: Any, out: Path) -> None:
     try:
         records = read_metrics(out / METRICS)
         curve = str(plot_losses(records, out / LOSS_CURVE)) if records else None
-    except MissingExtra as error:
+    except (MissingExtra, DataError) as error:  # the run is whole without its picture
         _notice(str(error))
     tokenizer = result.config.tokenizer
     rules = StopRules(max_new_tokens=200, eos_id=tokenizer.eos_id)

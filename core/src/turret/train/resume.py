@@ -38,6 +38,8 @@ def plan(out: Path | None, resume: str | None, given: Mapping[str, Any]) -> Plan
             raise ConfigError("train needs --out DIR, the folder of the run; or --resume DIR to continue one")
         require_fresh(out)
         return Plan(out=out, config=RunConfig(**given))
+    if not resume:
+        raise ConfigError("--resume got an empty text; wanted a run or checkpoint folder, or auto")
     return _auto(out, given) if resume == AUTO else _from(Path(resume), out, given)
 
 
