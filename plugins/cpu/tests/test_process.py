@@ -67,6 +67,7 @@ def test_interrupts_wait_until_no_worker_uses_the_operands(run_code: RunCode) ->
         import os, signal, threading, time
         from turret_cpu.kernels.workers import CLAIMED, IDLE
         from turret_cpu.threads import Pool
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may inherit "ignore"
         pool = Pool(2)
         pool._settle()
         pool._boxes[0, 0] = CLAIMED
