@@ -10,15 +10,17 @@ import click
 
 SHORT_HELP = {
     "backends": "List the backends: installed, loadable and, with --probe, usable.",
+    "conformance": "Examine a backend: does it keep the contract?",
     "doctor": "Tell which backend would be chosen, and what speaks against the others.",
     "generate": "Continue a text with a trained model.",
     "inspect": "Describe a checkpoint.",
+    "new-backend": "Write a new backend as an installable distribution.",
     "train": "Train a transformer on text.",
 }
 
 
 class LazyGroup(click.Group):
-    """Knows every command by name; `turret.cli.<name>:command` is imported when it is asked for."""
+    """Knows every command by name; `turret.cli.<name>:command`, dashes as underscores, is imported when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SHORT_HELP)
@@ -26,7 +28,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SHORT_HELP:
             return None
-        return cast(click.Command, importlib.import_module(f"turret.cli.{cmd_name}").command)
+        return cast(click.Command, importlib.import_module(f"turret.cli.{cmd_name.replace('-', '_')}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -68,10 +68,13 @@ class DerivedQuantizedLinear(Generic[A]):
         return o.reshape(self._stretched(values, scales, packed.block), packed.shape)
 
     def linear(self, x: A, packed: Packed[A], bias: A | None, /) -> A:
-        return self._linear.linear(x, self._ops.like(self.unpack(packed), x), bias)
+        o, wide = self._ops, self._ops.wide(x)
+        weight = o.like(self.unpack(packed), wide)  # float32 under halves: a level rounded to a half is another level
+        return o.like(self._linear.linear(wide, weight, None if bias is None else o.wide(bias)), x)
 
     def linear_vjp_input(self, dy: A, packed: Packed[A], /) -> A:
-        return self._linear.linear_vjp_input(dy, self._ops.like(self.unpack(packed), dy))
+        o, wide = self._ops, self._ops.wide(dy)
+        return o.like(self._linear.linear_vjp_input(wide, o.like(self.unpack(packed), wide)), dy)
 
     def _tiles(self, values: A, block: int) -> A:
         """(n,) padded with zeros to (blocks, block)."""

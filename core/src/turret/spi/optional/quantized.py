@@ -12,9 +12,10 @@ from ..arrays import A, Shape
 class Packed(Generic[A]):
     """An NF4 weight of `shape` with n elements in blocks of `block`.
 
-    codes: uint8 (ceil(n/2),), first value in the high nibble. scales: float32 (blocks,), the largest magnitude of each
-    block; or, doubly quantized, uint8 codes of the scales less `offset`, with float32 group_scales (one for 256 scales)
-    and offset (rank 0). Source: Dettmers et al. 2023 (QLoRA), section 3.
+    codes: uint8 (ceil(n/2),), first value in the high nibble; the low nibble after an odd n is the code of 0. scales:
+    float32 (blocks,), the largest magnitude of each block; or, doubly quantized, uint8 codes of the scales less
+    `offset`, with float32 group_scales (one for 256 scales) and offset (rank 0), the mean of the scales: its last bits
+    are the backend's own, and the codes follow it. Source: Dettmers et al. 2023 (QLoRA), section 3.
     """
 
     codes: A

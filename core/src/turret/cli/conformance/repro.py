@@ -1,0 +1,38 @@
+"""`turret conformance repro CASE`: one case as a script that runs without the suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from turret.conformance.recording import SCRIPT
+from turret.conformance.repro import write
+from turret.conformance.runner import TIMEOUT_S
+
+from ..options import NamedPath, Seconds
+
+
+@click.command()
+@click.argument("case")
+@click.option("--backend", required=True, metavar="BACKEND", help="The backend to run it on.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all inputs.")
+@click.option("--out", type=NamedPath(), metavar="FOLDER", help="Where to write.  [default: repro-CASE]")
+@click.option(
+    "--timeout-s",
+    type=Seconds(),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the case may take before it is killed.",
+)
+def command(case: str, backend: str, seed: int, out: Path | None, timeout_s: float) -> None:
+    """Write CASE as a folder: a script of the calls it makes, their inputs, what is wanted, and versions.
+
+    The script needs turret and the backend, not the suite. Where the case ends its process, the script ends with the
+    call that did it.
+    """
+    folder = out or Path(f"repro-{case.replace('/', '-')}")
+    result = write(case, backend, folder, seed=seed, timeout_s=timeout_s)
+    click.echo(f"{result.case}: {result.status.value}" + (f": {result.message}" if result.message else ""))
+    click.echo(f"run it alone: python {folder / SCRIPT}")

@@ -1,0 +1,101 @@
+"""The two-sided audit: what a plugin says of itself beside what was seen, and what it should say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from turret.spi import OPTIONAL_SLOTS
+
+from .ledger import Ledger
+from .profiles import PROFILES, Profile
+from .results import Result, Status
+from .suite import all_cases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """over: declared, but not so. under: so, but not declared. manifest: corrected lines, "" where nothing is wrong.
+
+    certified: per profile whose every case was run, whether it holds.
+    """
+
+    over: list[str] = field(default_factory=list)
+    under: list[str] = field(default_factory=list)
+    manifest: str = ""
+    certified: dict[str, bool] = field(default_factory=dict)
+
+
+def audit(
+    results: Sequence[Result],
+    *,
+    provides: Sequence[str],
+    native: Sequence[str],
+    declared_dtypes: Sequence[str],
+    dtypes: Sequence[str],
+    ledger: Ledger,
+) -> Audit:
+    """Slots, dtypes and profiles, each from both sides. A slot is judged only where cases of it ran."""
+    failing = {result.capability for result in results if result.status.bad and not result.advisory}
+    ran = {result.capability for result in results if result.status.ran}
+    over = [f"slot {name}: declared in `provides`, but the table has None" for name in provides if name not in native]
+    over += [
+        f"slot {name}: declared native, but its cases fail" for name in native if name in provides and name in failing
+    ]
+    under = [
+        f"slot {name}: native{' and passing' if name in ran - failing else ''}, but not declared in `provides`"
+        for name in native
+        if name not in provides
+    ]
+    over += [
+        f"dtype {name}: declared, but the device does not have it" for name in declared_dtypes if name not in dtypes
+    ]
+    under += [
+        f"dtype {name}: the device has it, but it is not declared" for name in dtypes if name not in declared_dtypes
+    ]
+    certified = {name: _holds(profile, results) for name, profile in PROFILES.items() if _complete(profile, results)}
+    over += [
+        f"profile {name}: claimed, but it does not hold" for name in ledger.profiles if certified.get(name) is False
+    ]
+    under += [
+        f"profile {name}: holds, but is not claimed"
+        for name, good in certified.items()
+        if good and name not in ledger.profiles
+    ]
+    right_slots = [name for name in OPTIONAL_SLOTS if name in native and name not in failing]
+    right_profiles = [name for name in PROFILES if certified.get(name, name in ledger.profiles)]
+    return Audit(
+        over=over,
+        under=under,
+        manifest=_manifest(right_slots, dtypes, right_profiles) if over or under else "",
+        certified=certified,
+    )
+
+
+def _complete(profile: Profile, results: Sequence[Result]) -> bool:
+    return {case.id for case in all_cases() if profile.has(case)} <= {result.case for result in results}
+
+
+def _holds(profile: Profile, results: Sequence[Result]) -> bool:
+    """Nothing bad, nothing expected to fail, and something executed in every capability."""
+    by_id = {result.case: result for result in results}
+    mine = [by_id[case.id] for case in all_cases() if profile.has(case)]
+    executed = {result.capability for result in mine if result.status is Status.PASSED}
+    wrong = [
+        result
+        for result in mine
+        if not result.advisory and (result.status.bad or result.status is Status.EXPECTED_FAILURE)
+    ]
+    return not wrong and executed == {result.capability for result in mine}
+
+
+def _manifest(slots: Sequence[str], dtypes: Sequence[str], profiles: Sequence[str]) -> str:
+    quoted = {
+        name: ", ".join(f'"{each}"' for each in values)
+        for name, values in (("slots", slots), ("dtypes", dtypes), ("profiles", profiles))
+    }
+    return (
+        f"# plugin.py, in BackendInfo(...)\nprovides=frozenset([{quoted['slots']}]),\n"
+        f"dtypes=frozenset([{quoted['dtypes']}]),\n"
+        f"# conformance.toml\nprofiles = [{quoted['profiles']}]"
+    )

@@ -1,0 +1,85 @@
+"""Wrong compiled functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .fault import Broken, Tools, fault
+
+Function = Callable[..., tuple[Any, ...]]
+
+
+@fault(
+    name="compiled-keeps-first-unit-axis",
+    slot="compile",
+    url="https://github.com/ml-explore/mlx/issues/3201",
+    report=(
+        "A shape-free compiled function traced once on a size-1 axis elided the reduction, so later calls with "
+        "longer inputs returned the sum of the first element only."
+    ),
+    summary=(
+        "compile.compile: if the first call had a leading axis of 1 in any argument, later calls of other sizes "
+        "are run on that argument's first row only; functions first called with longer axes are right."
+    ),
+)
+def first_unit_axis(good: Any, tools: Tools) -> Broken:
+    def compile(fn: Function, /, *, donate: tuple[int, ...] = ()) -> Function:
+        compiled: Function = good.compile(fn, donate=donate)
+        traced: list[tuple[bool, ...]] = []
+
+        def first_row(x: Any) -> Any:
+            return tools.layout.slice(x, (0,) * len(x.shape), (1, *x.shape[1:]))
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            if not traced:
+                traced.append(tuple(tuple(x.shape[:1]) == (1,) for x in arguments))
+            return compiled(
+                *(
+                    first_row(x) if was_one and x.shape and x.shape[0] > 1 else x
+                    for x, was_one in zip(arguments, traced[0], strict=True)
+                )
+            )
+
+        return call
+
+    return Broken(good, compile=compile)
+
+
+@fault(
+    name="compiled-output-is-the-input",
+    slot="compile",
+    url="https://github.com/pytorch/pytorch/issues/195451",
+    report=(
+        "The compiler dropped a defensive copy, so the returned array shared storage with an argument and a later "
+        "in-place write to the result changed the caller's parameter."
+    ),
+    summary=(
+        "compile.compile: an output equal in value, shape and dtype to an argument that was not donated is "
+        "returned as that very argument, so donating the output to a next call overwrites the caller's array."
+    ),
+)
+def input_returned(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def is_same(x: Any, y: Any) -> bool:
+        return (
+            tuple(x.shape) == tuple(y.shape)
+            and storage.dtype_of(x) == storage.dtype_of(y)
+            and storage.to_host(x).tobytes() == storage.to_host(y).tobytes()
+        )
+
+    def compile(fn: Function, /, *, donate: tuple[int, ...] = ()) -> Function:
+        compiled: Function = good.compile(fn, donate=donate)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            kept = [x for n, x in enumerate(arguments) if n not in donate]
+            outputs = compiled(*arguments)
+            return tuple(next((x for x in kept if is_same(x, out)), out) for out in outputs)
+
+        return call
+
+    return Broken(good, compile=compile)
+
+
+FAULTS = (first_unit_axis, input_returned)

@@ -1,0 +1,152 @@
+"""Writes down every outermost call of a case as it happens, as a script that runs without the suite.
+
+Everything is on disk before the call is made: a call that ends the process is the last line of the script.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from turret.spi import DType, Host, Packed, Storage
+
+SCRIPT = "repro.py"
+HEAD = Template('''\
+"""$case on $backend, seed $seed: the calls that the conformance suite made, and what it wanted.
+
+python $script    exits with 1 where a result is not what was wanted. versions.json tells what it was written on.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from turret.registry import open_backend
+from turret.spi import Packed
+
+HERE = Path(__file__).resolve().parent
+tools = open_backend(sys.argv[1] if len(sys.argv) > 1 else "$backend").tools
+failed = []
+
+
+def load(name):
+    return np.load(HERE / "arrays" / f"{name}.npy")
+
+
+def check(label, array, want, allowed):
+    got, dtype = tools.storage.to_host(array), tools.storage.dtype_of(array)
+    if got.shape != want.shape:
+        return failed.append(f"{label}: shape {got.shape}, wanted {want.shape}")
+    with np.errstate(all="ignore"):
+        wide, truth = got.astype(np.float64), want.astype(np.float64)
+        good = (wide == truth) | (np.isnan(wide) & np.isnan(truth)) | (np.abs(wide - truth) <= allowed)
+    for at in np.argwhere(~good)[:5]:
+        at = tuple(int(i) for i in at)
+        failed.append(f"{label} ({dtype}): at {at} got {got[at]!r}, wanted {want[at]!r} within {allowed[at]:.3g}")
+
+
+def unchanged(label, array, before):
+    if tools.storage.to_host(array).tobytes() != before.tobytes():
+        failed.append(f"{label} was written")
+
+
+''')
+TAIL = """
+print("\\n".join(failed) or "nothing is wrong here")
+sys.exit(1 if failed else 0)
+"""
+
+
+class Recorder:
+    """Names native arrays by identity and turns calls into lines of Python in `folder`."""
+
+    def __init__(self, folder: Path, storage: Storage[Any], native: type[Any], about: Mapping[str, object]) -> None:
+        self._storage, self._native, self._folder = storage, native, folder
+        self._names: dict[int, str] = {}
+        self._alive: list[Any] = []
+        self._pending = ""
+        (folder / "arrays").mkdir(parents=True, exist_ok=True)
+        self._script = (folder / SCRIPT).open("w", encoding="utf-8")
+        self._line(HEAD.substitute(about, script=SCRIPT).rstrip("\n") + "\n\n")
+
+    def before(self, slot: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """One outermost call is about to be made."""
+        if slot == "storage" and method == "from_host":
+            name = self._saved("a", np.asarray(arguments[0]))
+            dtype = options.get("dtype") or np.asarray(arguments[0]).dtype.name
+            self._pending = f'{name} = tools.storage.from_host(load("{name}"), dtype="{dtype}")'
+        else:
+            given = [self._written(x) for x in arguments] + [f"{key}={self._written(x)}" for key, x in options.items()]
+            self._pending = f"r{len(self._alive)} = tools.{slot}.{method}({', '.join(given)})"
+        self._line(self._pending)
+
+    def after(self, result: Any) -> None:
+        """The call came back."""
+        self._name(result, self._pending.split(" = ", 1)[0])
+
+    def compared(self, label: str, array: Any, want: Host, allowed: Host) -> None:
+        """A result was compared with its truth."""
+        name, bound = self._saved("w", want), self._saved("b", np.broadcast_to(allowed, want.shape))
+        self._line(f'check({label!r}, {self._written(array)}, load("{name}"), load("{bound}"))')
+
+    def untouched(self, label: str, array: Any, before: Host) -> None:
+        """An input was looked at again."""
+        self._line(f'unchanged({label!r}, {self._written(array)}, load("{self._saved("u", before)}"))')
+
+    def note(self, text: str) -> None:
+        """What cannot be written down as a call."""
+        self._line("\n".join(f"# {line}" for line in text.splitlines()))
+
+    def close(self, versions: Mapping[str, object]) -> None:
+        self._line(TAIL.rstrip("\n"))
+        self._script.close()
+        (self._folder / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
+
+    def _line(self, text: str) -> None:
+        self._script.write(text + "\n")
+        self._script.flush()
+
+    def _saved(self, kind: str, host: Host) -> str:
+        name = f"{kind}{len(list((self._folder / 'arrays').iterdir()))}"
+        np.save(self._folder / "arrays" / f"{name}.npy", host)
+        return name
+
+    def _name(self, value: Any, name: str) -> None:
+        self._alive.append(value)  # an id means one object only while it lives
+        self._names[id(value)] = name
+        if isinstance(value, Packed):
+            for each in dataclasses.fields(value):
+                self._name(getattr(value, each.name), f"{name}.{each.name}")
+        elif isinstance(value, tuple | list) and not isinstance(value, self._native):
+            for n, each in enumerate(value):
+                self._name(each, f"{name}[{n}]")
+
+    def _written(self, x: Any) -> str:
+        if isinstance(x, Packed | tuple | list | self._native) and (known := self._names.get(id(x))) is not None:
+            return known
+        if isinstance(x, self._native):  # made where nobody looked: its values have to do
+            host, dtype = self._storage.to_host(x), self._storage.dtype_of(x)
+            return self._placed(x, host, dtype)
+        if isinstance(x, Packed):
+            return f"Packed({', '.join(self._written(getattr(x, each.name)) for each in dataclasses.fields(x))})"
+        if isinstance(x, tuple | list):
+            inner = ", ".join(self._written(each) for each in x)
+            return f"({inner},)" if inner else "()"
+        if callable(x):
+            self.note("a function of the suite was passed here, which this script cannot do: the next line will fail")
+            return "None"
+        return f'float("{x}")' if isinstance(x, float) and not math.isfinite(x) else repr(x)
+
+    def _placed(self, array: Any, host: Host, dtype: DType) -> str:
+        name = self._saved("a", host)
+        self._line(f'{name} = tools.storage.from_host(load("{name}"), dtype="{dtype}")')
+        self._name(array, name)
+        return name

@@ -1,0 +1,1 @@
+"""Reports as people read them: on a terminal, as Markdown, as one HTML page."""

@@ -1,0 +1,96 @@
+"""A report on the terminal: failures in full, one table, one verdict."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import click
+
+from ..report import Report
+from ..results import Result, Status
+
+SHOWN_FAILURES = 20
+WIDTH = 118
+
+
+def show(report: Report) -> None:
+    """Prints on stdout."""
+    from rich.console import Console
+
+    for result in report.failures[:SHOWN_FAILURES]:
+        click.echo("\n".join(failure(result, report)) + "\n")
+    if (more := len(report.failures) - SHOWN_FAILURES) > 0:
+        click.echo(f"... and {more} more; --json has them all\n")
+    if report.results:
+        Console(width=WIDTH, highlight=False).print(_table(report))
+    for line in notes(report):
+        click.echo(line)
+    click.echo(f"{report.backend}: {report.verdict} (in {report.seconds:.1f} s, seed {report.asked['seed']})")
+
+
+def failure(result: Result, report: Report) -> list[str]:
+    """What was called, what was wrong, and how to have it alone."""
+    flags = f" --seed {report.asked['seed']}" if report.asked["seed"] else ""
+    repro = f"turret conformance repro {result.case} --backend {report.backend}{flags}"
+    return [
+        f"{result.status.value.upper()} {result.case}",
+        *textwrap.wrap(result.message, WIDTH - 2, initial_indent="  ", subsequent_indent="  "),
+        f"  again: {repro}",
+    ]
+
+
+def notes(report: Report) -> list[str]:
+    """What stands below the table: the audit, profiles, versions."""
+    lines: list[str] = []
+    lines += [f"over-claim: {each}" for each in report.audit.over]
+    lines += [f"not claimed: {each}" for each in report.audit.under]
+    if report.audit.manifest and report.audit.over:
+        lines += ["corrected manifest:", textwrap.indent(report.audit.manifest, "  ")]
+    lines += [f"problem: {each}" for each in report.problems]
+    certified = [f"{name} {'holds' if good else 'does not hold'}" for name, good in report.audit.certified.items()]
+    if certified:
+        lines.append(f"profiles: {', '.join(certified)}")
+    if report.facts:
+        lines.append(versions(report.facts))
+    return lines
+
+
+def versions(facts: dict[str, Any]) -> str:
+    """Suite, interface, core, plugin, libraries and device in one line."""
+    libraries = ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
+    return (
+        f"suite {facts['suite']}, SPI {facts['spi']}, core {facts['core']}, {facts['distribution']} "
+        f"{facts['plugin_version'] or '(not installed)'} (for SPI {facts['plugin_spi']}), {libraries}, Python "
+        f"{facts['python']}, {facts['platform']}; device {facts['device']} ({facts['device_kind']})"
+    )
+
+
+def _table(report: Report) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    statuses = [status for status in Status if report.counts[status.value] or status in (Status.PASSED, Status.FAILED)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("capability")
+    table.add_column("made by")
+    for status in statuses:
+        table.add_column(status.value, justify="right")
+    table.add_column("budget used", justify="right")
+    table.add_column("seconds", justify="right")
+    for name, row in report.by_capability().items():
+        counts = [str(row[status.value] or "") for status in statuses]
+        used = "" if row["budget_used"] is None else f"{row['budget_used']:.0%}"
+        table.add_row(name, maker(name, row), *counts, used, f"{row['seconds']:.1f}")
+    return table
+
+
+def maker(name: str, row: dict[str, Any]) -> str:
+    """Who computes this capability: the plugin, core's composition, or both."""
+    from ..profiles import GROUPS
+
+    if name in GROUPS:
+        return ""
+    if not row["native"]:
+        return "derived"
+    return f"native, {row['fell_to_derived']} derived" if row["fell_to_derived"] else "native"

@@ -1,0 +1,192 @@
+"""Runs cases in a process of their own and survives what happens to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from turret.spi import REQUIRED_SLOTS
+
+from .case import Case
+from .execute import Rules
+from .results import Result, Status
+
+WORKER = Path(__file__).with_name("worker.py")
+OPENING_SECONDS = 120.0
+TIMEOUT_S = 120.0
+CLOSING_SECONDS = 20.0
+LAST_LINES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run found. facts: None where the backend could not be opened. problems: what is no case but is wrong."""
+
+    facts: dict[str, Any] | None
+    results: list[Result]
+    problems: list[str]
+
+
+Progress = Callable[[Result], None]
+
+
+def run(
+    backend: str,
+    cases: Sequence[Case],
+    rules: Rules,
+    *,
+    isolate: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    record: Path | None = None,
+    progress: Progress = lambda result: None,
+) -> Outcome:
+    """All cases in one worker process, which is replaced when it dies; with `isolate` each case in one of its own.
+
+    timeout_s: for one case, in seconds; then it is killed and counted as timed out. record: a folder for the script of
+    the one case.
+    """
+    facts: dict[str, Any] | None = None
+    results: list[Result] = []
+    problems: list[str] = []
+    left = [case.id for case in cases]
+    while left:
+        batch = left[:1] if isolate else left
+        worker = Worker(backend, batch, rules, record)
+        done = 0
+        try:
+            for kind, told in worker.answers(timeout_s):
+                if kind == "opened":
+                    facts = facts or told
+                elif kind == "refused":
+                    problems.append(f"backend {backend!r} cannot be opened: {told}")
+                    return Outcome(facts=facts, results=results, problems=problems)
+                elif kind == "result":
+                    results.append(told)
+                    progress(told)
+                    done += 1
+                elif kind == "broken off":
+                    if facts is None or not worker.is_open:
+                        problems.append(f"backend {backend!r} cannot be opened: the process {told}")
+                        return Outcome(facts=facts, results=results, problems=problems)
+                    problems.append(f"all cases were done, then the process {told}")
+        finally:
+            worker.end()
+        left = left[max(done, 1) :]
+    return Outcome(facts=facts, results=results, problems=problems)
+
+
+class Worker:
+    """One worker process and what it says, with a time limit on every answer."""
+
+    def __init__(self, backend: str, cases: Sequence[str], rules: Rules, record: Path | None = None) -> None:
+        self.is_open = False
+        self._native: set[str] = set(REQUIRED_SLOTS)
+        self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes to it
+        self._process = subprocess.Popen(
+            # -P: the folder of the program must not be searched for modules.
+            [sys.executable, "-P", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._noise,
+            start_new_session=True,
+        )
+        request = {
+            "path": sys.path,
+            "backend": backend,
+            "cases": list(cases),
+            "rules": asdict(rules),
+            "record": str(record) if record is not None else "",
+        }
+        self._lines: queue.Queue[bytes | None] = queue.Queue()
+        threading.Thread(target=self._converse, args=(json.dumps(request).encode(),), daemon=True).start()
+
+    def answers(self, timeout_s: float) -> Iterator[tuple[str, Any]]:
+        """("opened", facts), ("refused", reason), ("result", Result), ("broken off", what happened to the process)."""
+        running: str | None = None
+        closing = False
+        while True:
+            limit = CLOSING_SECONDS if closing else timeout_s if running else max(timeout_s, OPENING_SECONDS)
+            try:
+                line = self._lines.get(timeout=limit)
+            except queue.Empty:
+                if running:
+                    yield (
+                        "result",
+                        self._ended(running, Status.TIMED_OUT, f"no result within {limit:g} s; killed", limit),
+                    )
+                else:
+                    yield "broken off", f"did not {'close' if closing else 'answer'} within {limit:g} s and was killed"
+                return
+            if line is None:
+                if running:
+                    yield "result", self._ended(running, Status.CRASHED, f"the process {self._death()}")
+                elif not closing or self._process.wait() != 0:
+                    yield "broken off", self._death()
+                return
+            told = json.loads(line)
+            if "start" in told:
+                running = told["start"]
+            elif "result" in told:
+                running = None
+                yield "result", Result.from_json(told["result"])
+            elif "opened" in told:
+                self.is_open = True
+                self._native |= set(told["opened"]["native"])
+                yield "opened", told["opened"]
+            elif "refused" in told:
+                yield "refused", told["refused"]
+                return
+            elif "closing" in told:
+                closing = True
+
+    def end(self) -> None:
+        """Kills what is left of the process and of what it started."""
+        if sys.platform == "win32":
+            self._process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and so has everything it started
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._noise.close()
+
+    def _converse(self, request: bytes) -> None:
+        streams: tuple[IO[bytes], IO[bytes]] = (self._process.stdin, self._process.stdout)  # type: ignore[assignment]
+        with contextlib.suppress(BrokenPipeError):  # it died at once: the end of its answers says so
+            streams[0].write(request)
+            streams[0].close()
+        with streams[1] as answers:
+            for line in answers:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _ended(self, case: str, status: Status, message: str, seconds: float = 0.0) -> Result:
+        capability = case.split("/", 1)[0]
+        return Result(
+            case=case,
+            capability=capability,
+            status=status,
+            message=message,
+            seconds=seconds,
+            native=capability in self._native,
+        )
+
+    def _death(self) -> str:
+        """How the process ended, and the last it said."""
+        status = self._process.wait()
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        if status == -getattr(signal, "SIGKILL", 9):
+            how += " (the system does that when memory runs out)"
+        self._noise.seek(0)
+        lines = [line for line in self._noise.read().decode(errors="replace").splitlines() if line.strip()]
+        return how + (f"; it said last: {' | '.join(lines[-LAST_LINES:])}" if lines else "")

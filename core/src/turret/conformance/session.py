@@ -1,0 +1,158 @@
+"""One opened backend and the cases run on it, inside the process where they run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from turret import __version__
+from turret.registry import OpenBackend, Registry
+from turret.spi import SPI_VERSION, PluginError, TurretError
+
+from .case import Case
+from .execute import Rules, execute
+from .instrument import Counts, watching_derived
+from .results import Result
+from .subject import Subject
+from .suite import all_cases
+
+SUITE_VERSION = (1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a report says about the examined backend and where it ran."""
+
+    backend: str
+    distribution: str
+    plugin_version: str
+    plugin_spi: str
+    device: str
+    device_kind: str
+    dtypes: list[str]
+    accumulation: dict[str, str]
+    native: list[str]
+    provides: list[str]
+    declared_dtypes: list[str]
+    memory_reported: bool
+    core: str
+    spi: str
+    suite: str
+    python: str
+    platform: str
+    libraries: dict[str, str]
+
+
+class Session:
+    """Runs cases on one opened backend; made by `open_session`."""
+
+    def __init__(self, opened: OpenBackend, counts: Counts) -> None:
+        self.subject = Subject(opened, counts)
+
+    def run(self, case: Case, rules: Rules) -> Result:
+        return execute(case, self.subject, rules, advisory=is_advisory(case, self.subject.opened.info.spi))
+
+    def record(self, case: Case, rules: Rules, folder: Path) -> Result:
+        """The same, with a script of it in `folder`."""
+        with self.subject.recorded(folder, case.id, rules.seed, asdict(self.facts())):
+            return self.run(case, rules)
+
+    def facts(self) -> Facts:
+        opened, device, storage = self.subject.opened, self.subject.device, self.subject.table.required.storage
+        floats = sorted(device.dtypes & {"float32", "float16", "bfloat16", "float64"})
+        matmul = self.subject.table.required.matmul
+        return Facts(
+            backend=opened.spec,
+            distribution=opened.info.distribution,
+            plugin_version=_version(opened.info.distribution),
+            plugin_spi=opened.info.spi,
+            device=device.name,
+            device_kind=device.kind,
+            dtypes=sorted(device.dtypes),
+            accumulation={dtype: matmul.accumulation(dtype) for dtype in floats},
+            native=sorted(opened.tools.native),
+            provides=sorted(opened.info.provides),
+            declared_dtypes=sorted(opened.info.dtypes),
+            memory_reported=storage.memory() is not None,
+            core=__version__,
+            spi=f"{SPI_VERSION[0]}.{SPI_VERSION[1]}",
+            suite=f"{SUITE_VERSION[0]}.{SUITE_VERSION[1]}",
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}",
+            libraries=_libraries(opened.info.distribution),
+        )
+
+
+@contextmanager
+def open_session(spec: str) -> Iterator[Session]:
+    """Opens `spec` afresh, with every slot and every composition counted.
+
+    Raises: ConfigError, BackendNotFound, BackendUnavailable, PluginError, SpiMismatch.
+    """
+    counts = Counts()
+    with watching_derived(counts):
+        opened = Registry().open(spec)
+        try:
+            session = Session(opened, counts)
+        except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+            raise PluginError(
+                f"backend {spec!r} opened, but its storage cannot make a first array: {type(error).__name__}: {error}; "
+                "start with `storage.full`, `from_host`, `to_host` and `device`"
+            ) from error
+        try:
+            yield session
+        finally:
+            opened.backend.close()
+
+
+def serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
+    """Runs the request's cases in order and tells how each went."""
+    rules = Rules(**request["rules"])
+    by_id = {case.id: case for case in all_cases()}
+    try:
+        with open_session(request["backend"]) as session:
+            tell(opened=asdict(session.facts()))
+            for name in request["cases"]:
+                tell(start=name)
+                case, folder = by_id[name], request["record"]
+                result = session.record(case, rules, Path(folder)) if folder else session.run(case, rules)
+                tell(result=result.as_json())
+            tell(closing=True)
+    except TurretError as error:
+        tell(refused=str(error))
+
+
+def is_advisory(case: Case, written_for: str) -> bool:
+    """Whether the case is newer than the interface version the plugin was written for, by one minor version."""
+    floor = next(
+        (part.strip().removeprefix(">=") for part in written_for.split(",") if part.strip().startswith(">=")), ""
+    )
+    major, _, minor = floor.partition(".")
+    if not major.isdigit():
+        return False
+    return case.since > (int(major), int(minor or 0)) and case.since == SPI_VERSION
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _libraries(distribution: str) -> dict[str, str]:
+    """Versions of what the plugin requires and has imported, and of NumPy."""
+    try:
+        needs = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        needs = []
+    names = {match[0] for need in (*needs, "numpy") if (match := re.match(r"[A-Za-z0-9_.-]+", need))} - {"core"}
+    found = {name: _version(name) for name in sorted(names)}
+    return {name: version for name, version in found.items() if version and name.replace("-", "_") in sys.modules}

@@ -1,0 +1,174 @@
+"""Cases of the softmax slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turret.spi import HALVES, DType, Host, Shape
+
+from ..case import SHORT, Case, call_case
+from ..given import Call, Draw, Slope, View
+from ..oracle import softmax as oracle
+from ..tolerances import FORMATS
+from ..tracked import Tracked
+from .variants import variant
+
+if TYPE_CHECKING:
+    from ..bench import Bench
+
+SHAPES: tuple[Shape, ...] = (
+    (1,),
+    (63,),
+    (4, 65),
+    (3, 1),
+    (2, 3, 1000),
+    (2, 2, 3, 7),
+    (3, 1025),
+    (2, 4099),
+    (0, 5),
+    (2, 0, 3),
+)
+MANY: Shape = (66000, 2)
+"""More rows than a grid of 16 bits has places."""
+VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
+NARROW: tuple[tuple[DType, int], ...] = (("float16", 4099), ("bfloat16", 1000), ("float64", 1000))
+FUNCTIONS = {"softmax": oracle.softmax, "log_softmax": oracle.log_softmax}
+GRADIENTS = {"softmax": oracle.softmax_vjp, "log_softmax": oracle.log_softmax_vjp}
+Values = Callable[[Draw], Host]
+
+
+def cases() -> Iterator[Case]:
+    """Softmax and log-softmax: sizes, views, dtypes, rows that overflow without the shift, masked rows."""
+    for method in FUNCTIONS:
+        for shape in SHAPES:
+            yield _forward(method, shape)
+            yield _backward(method, shape)
+        for view in VIEWS:
+            yield _forward(method, (6, 35), view=view)
+            yield _backward(method, (6, 35), dy_view=view)
+            yield _backward(method, (6, 35), view=view)
+        yield _forward(method, (2, 3, 4, 5), view="transposed")
+        for dtype, long in NARROW:
+            yield _forward(method, (5, 65), dtype)
+            yield _backward(method, (5, 65), dtype)
+            # as many equal terms as a sum in half precision cannot count
+            yield _at(method, "equal", lambda draw, n=long: np.full((2, n), 0.5), dtype)
+            yield _at_vjp(method, "equal", lambda draw, n=long: np.full((2, n), 0.5), dtype)
+        for word, values in ROWS.items():
+            yield _at(method, word, values)
+            yield _at_vjp(method, word, values)
+        yield _unspecified(method)
+    yield _forward("softmax", MANY)
+    yield _backward("log_softmax", MANY, differences=False)
+
+
+def _normal(draw: Draw) -> Host:
+    return draw.rng.standard_normal((4, 65))
+
+
+def _dominant(draw: Draw) -> Host:
+    """One entry far above the rest: first, inside, last, and just below where the rest would still show."""
+    x = _normal(draw)
+    for row, (at, by) in enumerate(((0, 300.0), (31, 1e5), (64, 300.0), (64, 20.0))):
+        x[row, at] += by
+    return x
+
+
+def _one_finite(draw: Draw) -> Host:
+    x = np.full((4, 65), -np.inf)
+    for row, at in enumerate((0, 17, 63, 64)):
+        x[row, at] = (-3.0, 0.0, 1e30, -1e30)[row]
+    return x
+
+
+def _masked(draw: Draw) -> Host:
+    """Row i sees what lies at or before i, as under a causal mask; the last entries are hidden from all."""
+    x = draw.rng.standard_normal((70, 65))
+    return np.where(np.arange(65) <= np.minimum(np.arange(70), 62)[:, None], x, -np.inf)
+
+
+def _far_apart(draw: Draw) -> Host:
+    x = _normal(draw)
+    x[0, 5], x[1, 5], x[2] = 1e30, -1e30, -1e30
+    x[3] = np.where(np.arange(65) % 2, 1e30, -1e30)
+    return x
+
+
+# No entry lies 87 to 104 below its maximum, where exp in float32 is subnormal and may be 0.
+ROWS: dict[str, Values] = {
+    "above-1e4": lambda draw: _normal(draw) + 1e4,
+    "below-1e4": lambda draw: _normal(draw) - 1e4,
+    "wide": lambda draw: _normal(draw) * 10.0,
+    "far-apart": _far_apart,
+    "dominant": _dominant,
+    "equal": lambda draw: np.array([[0.0] * 65, [-7.5] * 65, [1e30] * 65, [-3e38] * 65]),
+    "one-finite": _one_finite,
+    "masked": _masked,
+    # the maximum moves at every step, up or down: a running maximum has to rescale what it has summed
+    "ascending": lambda draw: np.stack([np.linspace(-40.0, 40.0, 2050), np.linspace(40.0, -40.0, 2050)]),
+    "scales": lambda draw: _normal(draw) * np.array([[1e-6], [1.0], [1e3], [1e8]]),
+}
+
+
+def _forward(method: str, shape: Shape, dtype: DType = "float32", view: View = "whole") -> Case:
+    def build(draw: Draw) -> Call:
+        return Call("softmax", method, (draw.normal(*shape, dtype=dtype, scale=2.0, view=view),))
+
+    return call_case(f"softmax/{_check(method)}/{variant(shape, dtype, view)}", build, FUNCTIONS[method])
+
+
+def _backward(
+    method: str, shape: Shape, dtype: DType = "float32", *, view: View = "whole", dy_view: View = "whole", differences: bool = True
+) -> Case:
+    def build(draw: Draw) -> Call:
+        x = draw.normal(*shape, dtype=dtype, scale=2.0, view=view)
+        dy = draw.normal(*shape, dtype=dtype, shift=0.5, view=dy_view)
+        y = draw.of(FUNCTIONS[method](x.exact), dtype, view)
+        useful = differences and dtype not in HALVES
+        slope = Slope(FUNCTIONS[method], (x.exact,), dy.exact) if useful else None
+        return Call("softmax", f"{method}_vjp", (dy, y), slope=slope)
+
+    words = (view, "" if dy_view == "whole" else f"dy-{dy_view}")
+    name = f"softmax/{_check(method)}-vjp/{variant(shape, dtype, *words)}"
+    return call_case(name, build, GRADIENTS[method], kind="vjp")
+
+
+def _at(method: str, word: str, values: Values, dtype: DType = "float32") -> Case:
+    def build(draw: Draw) -> Call:
+        return Call("softmax", method, (draw.of(values(draw), dtype),))
+
+    return call_case(f"softmax/{_check(method)}/{word}-{SHORT[dtype]}", build, FUNCTIONS[method])
+
+
+def _at_vjp(method: str, word: str, values: Values, dtype: DType = "float32") -> Case:
+    """y is what the function gives at the values, 0 and -inf among it."""
+
+    def build(draw: Draw) -> Call:
+        y = draw.of(FUNCTIONS[method](draw.of(values(draw), dtype).exact), dtype)
+        return Call("softmax", f"{method}_vjp", (draw.normal(*y.shape, dtype=dtype, shift=0.5), y))
+
+    name = f"softmax/{_check(method)}-vjp/{word}-{SHORT[dtype]}"
+    return call_case(name, build, GRADIENTS[method], kind="vjp")
+
+
+def _unspecified(method: str) -> Case:
+    """Rows of NaN or with an infinite maximum may hold anything, but raise nothing and leave their neighbours alone."""
+
+    def body(bench: Bench) -> None:
+        values = bench.draw.rng.standard_normal((7, 65))
+        values[1], values[3, 64], values[5, 2] = -np.inf, np.inf, np.nan
+        x = bench.draw.of(values)
+        result = bench.call(Call("softmax", method, (x,)))
+        bench.require(tuple(result.shape) == x.shape, f"got shape {tuple(result.shape)}, wanted {x.shape}")
+        between = bench.tools.layout.slice(result, (0, 0), x.shape, step=(2, 1))
+        ordinary = Tracked(x.exact[::2], 0.0, FORMATS["float32"].unit)
+        bench.close("the rows between", between, FUNCTIONS[method](ordinary))
+
+    return Case(id=f"softmax/{_check(method)}/{variant((7, 65), 'float32', 'unspecified')}", body=body, kind="forward")
+
+
+def _check(method: str) -> str:
+    return method.replace("_", "-")
