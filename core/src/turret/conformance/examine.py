@@ -23,7 +23,10 @@ from .suite import all_cases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of one backend. ledger: a file instead of the plugin's own `conformance.toml`."""
+    """What is asked of one backend.
+
+    ledger: a file instead of the plugin's own `conformance.toml`. advise: also measure what to make native next.
+    """
 
     backend: str
     profile: str = "full"
@@ -33,6 +36,7 @@ class Request:
     isolate: bool = False
     timeout_s: float = TIMEOUT_S
     ledger: Path | None = None
+    advise: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,13 @@ def examine(planned: Plan, *, progress: Callable[[Result], None] = lambda result
     wanted = set(planned.case_ids)
     cases = [case for case in all_cases() if case.id in wanted]
     outcome = run(
-        planned.spec, cases, request.rules, isolate=request.isolate, timeout_s=request.timeout_s, progress=progress
+        planned.spec,
+        cases,
+        request.rules,
+        isolate=request.isolate,
+        timeout_s=request.timeout_s,
+        advise=request.advise,
+        progress=progress,
     )
     known = frozenset(case.id for case in all_cases())
     results, problems = ledgers.apply(planned.ledger, outcome.results, known=known)
@@ -77,6 +87,7 @@ def examine(planned: Plan, *, progress: Callable[[Result], None] = lambda result
         seconds=time.perf_counter() - begun,
         results=results,
         problems=[*outcome.problems, *problems],
+        advice=outcome.advice,
         audit=_audited(results, facts, planned.ledger),
     )
 

@@ -125,9 +125,9 @@ def rounded(values: Host, dtype: DType) -> Host:
     """`values` rounded to nearest in `dtype`, as `host_dtype(dtype)` carries them."""
     with np.errstate(all="ignore"):
         if dtype != "bfloat16":
-            return np.ascontiguousarray(values.astype(host_dtype(dtype)))
-        narrow = np.ascontiguousarray(values.astype(np.float32))
+            return np.array(values, host_dtype(dtype), order="C")
+        narrow = np.array(values, np.float32, order="C")
         bits = narrow.view(np.uint32)
         tied = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         kept = (tied & np.uint32(0xFFFF0000)).view(np.float32)
-        return np.where(np.isfinite(narrow), kept, narrow)
+        return np.array(np.where(np.isfinite(narrow), kept, narrow))

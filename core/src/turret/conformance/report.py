@@ -21,7 +21,8 @@ class Report:
     """One run on one backend.
 
     facts: versions and the device, empty where the backend could not be opened. asked: profile, capabilities, pattern,
-    seed and the flags. problems: what is wrong and no case: a ledger entry, a backend that does not open.
+    seed and the flags. problems: what is wrong and no case: a ledger entry, a backend that does not open. advice: which
+    slots to make native next.
     """
 
     backend: str
@@ -32,6 +33,7 @@ class Report:
     results: list[Result]
     problems: list[str]
     audit: Audit = field(default_factory=Audit)
+    advice: list[str] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -100,6 +102,7 @@ class Report:
             "capabilities": self.by_capability(),
             "problems": self.problems,
             "audit": asdict(self.audit),
+            "advice": self.advice,
             "results": [result.as_json() for result in self.results],
         }
 
@@ -121,6 +124,7 @@ class Report:
                 results=[Result.from_json(each) for each in data["results"]],
                 problems=data["problems"],
                 audit=Audit(**data["audit"]),
+                advice=data["advice"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{source} is no conformance report ({error!r}); make one with --json") from error

@@ -36,6 +36,7 @@ class Outcome:
     facts: dict[str, Any] | None
     results: list[Result]
     problems: list[str]
+    advice: list[str]
 
 
 Progress = Callable[[Result], None]
@@ -49,20 +50,22 @@ def run(
     isolate: bool = False,
     timeout_s: float = TIMEOUT_S,
     record: Path | None = None,
+    advise: bool = False,
     progress: Progress = lambda result: None,
 ) -> Outcome:
     """All cases in one worker process, which is replaced when it dies; with `isolate` each case in one of its own.
 
     timeout_s: for one case, in seconds; then it is killed and counted as timed out. record: a folder for the script of
-    the one case.
+    the one case. advise: also measure which derived slot would gain most from being native.
     """
     facts: dict[str, Any] | None = None
     results: list[Result] = []
     problems: list[str] = []
+    advice: list[str] = []
     left = [case.id for case in cases]
     while left:
         batch = left[:1] if isolate else left
-        worker = Worker(backend, batch, rules, record)
+        worker = Worker(backend, batch, rules, record, advise=advise and not isolate)
         done = 0
         try:
             for kind, told in worker.answers(timeout_s):
@@ -70,26 +73,30 @@ def run(
                     facts = facts or told
                 elif kind == "refused":
                     problems.append(f"backend {backend!r} cannot be opened: {told}")
-                    return Outcome(facts=facts, results=results, problems=problems)
+                    return Outcome(facts=facts, results=results, problems=problems, advice=advice)
                 elif kind == "result":
                     results.append(told)
                     progress(told)
                     done += 1
+                elif kind == "advice":
+                    advice = told
                 elif kind == "broken off":
                     if facts is None or not worker.is_open:
                         problems.append(f"backend {backend!r} cannot be opened: the process {told}")
-                        return Outcome(facts=facts, results=results, problems=problems)
+                        return Outcome(facts=facts, results=results, problems=problems, advice=advice)
                     problems.append(f"all cases were done, then the process {told}")
         finally:
             worker.end()
         left = left[max(done, 1) :]
-    return Outcome(facts=facts, results=results, problems=problems)
+    return Outcome(facts=facts, results=results, problems=problems, advice=advice)
 
 
 class Worker:
     """One worker process and what it says, with a time limit on every answer."""
 
-    def __init__(self, backend: str, cases: Sequence[str], rules: Rules, record: Path | None = None) -> None:
+    def __init__(
+        self, backend: str, cases: Sequence[str], rules: Rules, record: Path | None = None, *, advise: bool = False
+    ) -> None:
         self.is_open = False
         self._native: set[str] = set(REQUIRED_SLOTS)
         self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process that writes to it
@@ -107,6 +114,7 @@ class Worker:
             "cases": list(cases),
             "rules": asdict(rules),
             "record": str(record) if record is not None else "",
+            "advise": advise,
         }
         self._lines: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._converse, args=(json.dumps(request).encode(),), daemon=True).start()
@@ -147,6 +155,8 @@ class Worker:
             elif "refused" in told:
                 yield "refused", told["refused"]
                 return
+            elif "advice" in told:
+                yield "advice", told["advice"]
             elif "closing" in told:
                 closing = True
 

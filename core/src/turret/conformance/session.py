@@ -19,11 +19,13 @@ from turret.spi import SPI_VERSION, PluginError, TurretError
 from .case import Case
 from .execute import Rules, execute
 from .instrument import Counts, watching_derived
+from .perf.measure import advise, ceilings, in_words, measure
 from .results import Result
 from .subject import Subject
 from .suite import all_cases
 
 SUITE_VERSION = (1, 0)
+ADVICE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,12 @@ class Session:
         """The same, with a script of it in `folder`."""
         with self.subject.recorded(folder, case.id, rules.seed, asdict(self.facts())):
             return self.run(case, rules)
+
+    def advice(self) -> list[str]:
+        """Which derived slots a training step would gain most from, if they were native; quickly measured."""
+        opened = OpenBackend.wrap(self.subject.opened.info, self.subject.opened.backend, self.subject.opened.device)
+        found = ceilings(opened.tools, seconds=ADVICE_SECONDS)
+        return in_words(advise(list(measure(opened, found, seconds=ADVICE_SECONDS, used=True))))
 
     def facts(self) -> Facts:
         opened, device, storage = self.subject.opened, self.subject.device, self.subject.table.required.storage
@@ -124,6 +132,8 @@ def serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
                 case, folder = by_id[name], request["record"]
                 result = session.record(case, rules, Path(folder)) if folder else session.run(case, rules)
                 tell(result=result.as_json())
+            if request["advise"]:
+                tell(advice=session.advice())
             tell(closing=True)
     except TurretError as error:
         tell(refused=str(error))

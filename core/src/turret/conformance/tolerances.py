@@ -79,6 +79,21 @@ def growth(terms: int) -> float:
     return min(float(terms), CONFIDENCE * math.sqrt(terms))
 
 
+WHOLE_MODEL = 4.0
+"""How many times as far from the truth a model may be as the truth itself moved when its weights were shaken once."""
+
+
+def shake(terms: int, dtype: DType = "float32") -> float:
+    """The relative change of a weight that stands for the rounding of a layer which sums up to `terms` products.
+
+    Running error bounds grow by a factor of ten and more with every layer and say nothing about a whole model. Each
+    layer by itself is backward stable: what it computes is exact for weights that are off by growth(terms) unit
+    roundoffs. So the truth at such weights is as far from the truth as a right result may be. Source: Higham 2002,
+    sections 1.5 and 3.5.
+    """
+    return growth(terms) * FORMATS[COMPUTED_IN[dtype]].unit
+
+
 def budget(value: Array, error: Array, dtype: DType, *, flushes: bool) -> Array:
     """The allowed distance per element: arithmetic, the rounding of the result to `dtype`, and underflow."""
     form = FORMATS[dtype]

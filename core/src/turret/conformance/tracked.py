@@ -108,7 +108,8 @@ class Tracked:
         if function not in MOVES:
             return NotImplemented
         value = function(*_parts(arguments, "value"), **options)
-        return Tracked(value, function(*_parts(arguments, "error"), **options), self.unit)
+        exact = {key: 0.0 if key == "constant_values" else option for key, option in options.items()}
+        return Tracked(value, function(*_parts(arguments, "error"), **exact), self.unit)
 
     def __add__(self, other: Any) -> Tracked:
         return np.add(self, other)  # type: ignore[no-any-return,call-overload]
@@ -241,18 +242,24 @@ MOVES = {
 
 
 def _parts(arguments: Sequence[Any], which: str) -> list[Any]:
-    """The values or the errors of all tracked arrays; an untracked operand of a choice has no error."""
+    """The values or the errors of all tracked arrays; an untracked array among them has no error."""
     parts: list[Any] = []
     for at, x in enumerate(arguments):
         if isinstance(x, Tracked):
             parts.append(getattr(x, which))
         elif isinstance(x, list | tuple) and any(isinstance(each, Tracked) for each in x):
-            parts.append(_parts(x, which))
-        elif which == "error" and len(arguments) == 3 and at > 0 and not isinstance(x, int | tuple):
-            parts.append(np.zeros_like(np.asarray(x, np.float64)))
+            parts.append([_part(each, which) for each in x])
+        elif len(arguments) == 3 and at > 0 and not isinstance(x, int | tuple):  # a choice of `where`
+            parts.append(_part(x, which))
         else:
             parts.append(x)
     return parts
+
+
+def _part(x: Any, which: str) -> Any:
+    if isinstance(x, Tracked):
+        return getattr(x, which)
+    return x if which == "value" else np.zeros(np.shape(x))
 
 
 def value_of(x: Any) -> Array:

@@ -96,6 +96,7 @@ def command(
         isolate=isolate,
         timeout_s=timeout_s,
         ledger=ledger,
+        advise=profile in ("training", "full") and not capabilities and not pattern,
     )
     # A plugin that prints while it is imported must not spoil the result.
     with contextlib.redirect_stdout(sys.stderr):

@@ -9,7 +9,7 @@ import numpy as np
 
 from turret.spi import Host
 
-from .fault import Broken, Tools, edited, fault, new, wide
+from .fault import Broken, Tools, edited, fault, wide
 
 LONG_BATCH = 4
 LARGE = 32

@@ -35,7 +35,7 @@ def concatenate(xs: Sequence[Array], /, *, axis: int) -> Array:
 
 def pad(x: Array, widths: Sequence[tuple[int, int]], /, *, value: float = 0.0) -> Array:
     """`value` added (before, after) each axis."""
-    return np.pad(x, list(widths), constant_values=value)
+    return np.pad(x, list(widths), constant_values=value) if x.ndim else x
 
 
 def broadcast_to(x: Array, shape: Shape, /) -> Array:

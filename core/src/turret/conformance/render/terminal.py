@@ -51,6 +51,7 @@ def notes(report: Report) -> list[str]:
     certified = [f"{name} {'holds' if good else 'does not hold'}" for name, good in report.audit.certified.items()]
     if certified:
         lines.append(f"profiles: {', '.join(certified)}")
+    lines += report.advice
     if report.facts:
         lines.append(versions(report.facts))
     return lines

@@ -85,13 +85,14 @@ class Question:
 
 def questions() -> list[Question]:
     """Plain sizes, narrow dtypes, views, and values that only careful code survives."""
-    asked = [_plain("sizes", sizes, "float32") for sizes in ALL]
-    asked += [_plain("halves", sizes, dtype) for sizes in NARROW for dtype in sorted(HALVES)]
-    asked += [_plain("views", VIEWED, "float32", view) for view in VIEWS]
+    asked = [plain("sizes", sizes) for sizes in ALL]
+    asked += [plain("halves", sizes, dtype) for sizes in NARROW for dtype in sorted(HALVES)]
+    asked += [plain("views", VIEWED, "float32", view) for view in VIEWS]
     return asked + _extremes()
 
 
-def _plain(check: str, sizes: Sizes, dtype: DType, view: View = "whole") -> Question:
+def plain(check: str, sizes: Sizes, dtype: DType = "float32", view: View = "whole") -> Question:
+    """Standard normal values and the usual scale."""
     tail = "" if view == "whole" else f"-{view}"
     return Question(
         check=check,
@@ -105,7 +106,7 @@ def _plain(check: str, sizes: Sizes, dtype: DType, view: View = "whole") -> Ques
 
 def _extremes() -> list[Question]:
     sizes = Sizes(2, 7, 10, 4, 2, 8, 2)
-    base = _plain("extremes", sizes, "float32")
+    base = plain("extremes", sizes, "float32")
     long = Sizes(1, 1, 4096, 1, 1, 8, 4095)
     wide = Sizes(1, 5, 5, 2, 1, 64, 0)
 

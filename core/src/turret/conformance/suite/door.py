@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from turret.tensor import Tensor, ops, tensor
 
 from ..bench import Bench
 from ..case import SHORT, Case
+from ..given import Given
 from .door_state import refused, state_cases
 
 
@@ -25,11 +28,10 @@ class Desk:
         self.other = OpenBackend.wrap(opened.info, opened.backend, opened.device)
 
     def of(self, dtype: DType, *shape: int) -> Tensor:
-        """Ones and other small numbers, 0 or 1 for what may be an index."""
-        draw = self.bench.draw
-        given = (
-            draw.normal(*shape, dtype=dtype) if dtype in FLOATS else draw.integers(*shape, low=0, high=2, dtype=dtype)
-        )
+        """Normal numbers; 0 and 1 where they are whole."""
+        draw, size = self.bench.draw, math.prod(shape)
+        flat = draw.normal(size, dtype=dtype) if dtype in FLOATS else draw.integers(size, low=0, high=2, dtype=dtype)
+        given = Given(flat.host.reshape(shape), dtype)
         return Tensor(self.bench.put(given), self.bench.opened, dtype)
 
     def f(self, *shape: int) -> Tensor:
@@ -194,14 +196,14 @@ def cases() -> Iterator[Case]:
     for name, call in WRONG_BACKENDS.items():
         yield _refused(f"door/backend/{name}", call, BackendMismatch)
     for name, one in FLOATS_ONLY.items():
-        yield _door(f"door/dtype/{name}-of-no-floats", lambda desk, one=one: _no_floats(desk, one))
+        yield _door(f"door/dtype/{name}-of-no-floats", partial(_no_floats, call=one))
     for name, two in TWO_OPERANDS.items():
-        yield _door(f"door/mixed-dtypes/{name}", lambda desk, two=two: _mixed_dtypes(desk, two))
-        yield _door(f"door/backend/{name}", lambda desk, two=two: _mixed_backends(desk, two))
+        yield _door(f"door/mixed-dtypes/{name}", partial(_mixed_dtypes, call=two))
+        yield _door(f"door/backend/{name}", partial(_mixed_backends, call=two))
     for name, by_index in BY_INDEX.items():
-        yield _door(f"door/indices/{name}", lambda desk, by_index=by_index: _indices(desk, by_index))
+        yield _door(f"door/indices/{name}", partial(_indices, call=by_index))
     for name, value in NOT_TENSORS.items():
-        yield _door(f"door/host-value/{name}", lambda desk, value=value: _host_value(desk, value))
+        yield _door(f"door/host-value/{name}", partial(_host_value, value=value))
     yield _door("door/device-dtype/what-the-device-lacks", _lacking)
     yield from state_cases()
 
@@ -221,8 +223,8 @@ def _attend(desk: Desk, *shapes: tuple[int, ...]) -> Tensor:
 
 def _no_floats(desk: Desk, call: Callable[[Tensor], object]) -> None:
     for dtype in ("int32", "uint8", "bool"):
-        x = desk.of(dtype, 2, 2)  # type: ignore[arg-type]
-        refused(desk.bench, DTypeError, lambda x=x: call(x))
+        x = desk.of(dtype, 2, 2)
+        refused(desk.bench, DTypeError, partial(call, x))
 
 
 def _mixed_dtypes(desk: Desk, call: Callable[[Tensor, Tensor], object]) -> None:
@@ -230,35 +232,35 @@ def _mixed_dtypes(desk: Desk, call: Callable[[Tensor, Tensor], object]) -> None:
     for dtype in ("int32", *narrow):
         a, b = desk.f(2, 2), desk.of(dtype, 2, 2)  # type: ignore[arg-type]
         for pair in ((a, b), (b, a)):
-            refused(desk.bench, DTypeError, lambda pair=pair: call(*pair))
+            refused(desk.bench, DTypeError, partial(call, *pair))
 
 
 def _mixed_backends(desk: Desk, call: Callable[[Tensor, Tensor], object]) -> None:
     a = desk.f(2, 2)
     b = desk.foreign(a)
     for pair in ((a, b), (b, a)):
-        refused(desk.bench, BackendMismatch, lambda pair=pair: call(*pair))
+        refused(desk.bench, BackendMismatch, partial(call, *pair))
 
 
 def _indices(desk: Desk, call: Callable[[Tensor, Tensor], object]) -> None:
     x, bench = desk.f(2, 3), desk.bench
     wide: list[DType] = ["int64"] if "int64" in bench.device.dtypes else []
     for dtype in ("float32", "uint8", "bool", *wide):
-        ids = desk.of(dtype, 2)  # type: ignore[arg-type]
-        refused(bench, DTypeError, lambda ids=ids: call(x, ids))
+        ids = desk.of(dtype, 2)
+        refused(bench, DTypeError, partial(call, x, ids))
     foreign = desk.foreign(desk.i(2))
-    refused(bench, BackendMismatch, lambda: call(x, foreign))
+    refused(bench, BackendMismatch, partial(call, x, foreign))
 
 
 def _host_value(desk: Desk, value: Any) -> None:
     x = desk.f(2, 2)
     for name in BINARY:
         for pair in ((x, value), (value, x)):
-            refused(desk.bench, DTypeError, lambda name=name, pair=pair: getattr(ops, name)(*pair))
+            refused(desk.bench, DTypeError, partial(getattr(ops, name), *pair))
     for call in FLOATS_ONLY.values():
-        refused(desk.bench, DTypeError, lambda call=call: call(value))
+        refused(desk.bench, DTypeError, partial(call, value))
     for two in TWO_OPERANDS.values():
-        refused(desk.bench, DTypeError, lambda two=two: two(value, value))
+        refused(desk.bench, DTypeError, partial(two, value, value))
 
 
 def _lacking(desk: Desk) -> None:
@@ -270,6 +272,6 @@ def _lacking(desk: Desk) -> None:
     x = desk.f(2, 2)
     for dtype in lacking:
         bench.context = dtype
-        bench.refuses(DTypeError, lambda dtype=dtype: x.cast(dtype))
-        bench.refuses(DTypeError, lambda dtype=dtype: tensor([[1.0]], dtype=dtype))
-        bench.refuses(DTypeError, lambda dtype=dtype: bench.tools.storage.full((2,), 1.0, dtype=dtype))
+        bench.refuses(DTypeError, partial(x.cast, dtype))
+        bench.refuses(DTypeError, partial(tensor, [[1.0]], dtype=dtype))
+        bench.refuses(DTypeError, partial(bench.tools.storage.full, (2,), 1.0, dtype=dtype))

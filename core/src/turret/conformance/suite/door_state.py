@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from turret.tensor import Parameter, Tensor, backward, no_grad, tensor
 
 from ..bench import Bench
 from ..case import Case
+from ..given import Given
 
 CONFIG = DecoderConfig(vocabulary=5, context=4, width=4, heads=2, blocks=1, feed_forward=4)
 
@@ -60,7 +63,8 @@ def refused(bench: Bench, error: type[TurretError], call: Callable[[], object]) 
 
 
 def _f(bench: Bench, *shape: int, leaf: bool = False) -> Tensor:
-    return Tensor(bench.put(bench.draw.normal(*shape)), bench.opened, "float32", requires_grad=leaf)
+    given = Given(bench.draw.normal(math.prod(shape)).host.reshape(shape), "float32")
+    return Tensor(bench.put(given), bench.opened, "float32", requires_grad=leaf)
 
 
 def _same_state(bench: Bench, label: str, got: dict[str, Any], want: dict[str, Any]) -> None:
@@ -109,7 +113,7 @@ def _stale(bench: Bench) -> None:
     weight = Parameter(np.full((3,), 2.0, np.float32))
     y = (weight * _f(bench, 3)).sum()
     weight.assign(bench.put(bench.draw.normal(3)))
-    refused(bench, StaleGraph, lambda: y.backward())
+    bench.refuses(StaleGraph, lambda: y.backward())
     bench.require(weight.grad is None, "a refused backward left a gradient")
 
 
@@ -158,7 +162,7 @@ def _model_elsewhere(bench: Bench) -> None:
     model, state = _model(bench)
     other = OpenBackend.wrap(bench.opened.info, bench.opened.backend, bench.opened.device)
     ids = _ids(bench, 1, 3)
-    refused(bench, BackendMismatch, lambda: model(Tensor(ids.value, other, "int32")))
+    bench.refuses(BackendMismatch, lambda: model(Tensor(ids.value, other, "int32")))
     optimizer = Adam(model.named_parameters())
     model.to(other)
     bench.refuses(BackendMismatch, lambda: optimizer.step())
@@ -172,7 +176,7 @@ def _cache(bench: Bench) -> None:
     with no_grad():
         for shape in ((1, 1, 2, 4), (2, 1, 1, 4), (2, 4, 2, 4)):
             wrong = _f(bench, *shape)
-            refused(bench, ShapeError, lambda wrong=wrong: layer.append(wrong, wrong))
+            refused(bench, ShapeError, partial(layer.append, wrong, wrong))
         refused(bench, DTypeError, lambda: layer.append(_ids(bench, 2, 1, 2, 4), _ids(bench, 2, 1, 2, 4)))
         keys, values = layer.append(right, right)
     bench.same("keys", keys.numpy(), right.numpy())

@@ -64,9 +64,12 @@ def cases() -> Iterator[Case]:
         for dtype in OTHERS:
             yield _fold(method, (5, 65), -1, dtype=dtype)
             yield _fold(method, (33, 4, 5), (0, 2), dtype=dtype, keepdims=True)
-        yield _fold(method, (2, 100_000), 1)
-        yield _fold(method, (20_000, 3), 0)
+        for shape, axis in (((3, 30_001), 1), ((30_001, 3), 0), ((100_001,), 0)):
+            yield _fold(method, shape, axis, check="-sparse", build=_sparse(shape))
         yield from _special(method)
+    for method in ("sum", "mean"):
+        yield _fold(method, (1, 100_000), 1)
+        yield _fold(method, (100_000, 1), 0)
     for shape, axis, keepdims in PLACED:
         yield _fold("argmax", shape, axis, keepdims=keepdims)
     for view in VIEWS:
@@ -123,6 +126,19 @@ def _special(method: str) -> Iterator[Case]:
                 return draw.of(x)
 
             yield _fold(method, (4, 1500) if axis else (1500, 4), axis, check=name, build=build)
+
+
+def _sparse(shape: Shape) -> Build:
+    """Zeros but for a few places along the longest axis, so that none of these can be lost in the sum's tolerance."""
+
+    def build(draw: Draw) -> Given:
+        length = max(shape)
+        x = np.zeros((math.prod(shape) // length, length))
+        for row in range(len(x)):
+            x[row, [0, 1023, 1024, 16_384, length - 2, length - 1]] = np.roll([1.0, 2, 4, 8, 16, 32], row)
+        return draw.of(x.T if shape == x.T.shape else x.reshape(shape))
+
+    return build
 
 
 def _empty() -> Iterator[Case]:

@@ -121,7 +121,13 @@ def _forward(method: str, shape: Shape, dtype: DType = "float32", view: View = "
 
 
 def _backward(
-    method: str, shape: Shape, dtype: DType = "float32", *, view: View = "whole", dy_view: View = "whole", differences: bool = True
+    method: str,
+    shape: Shape,
+    dtype: DType = "float32",
+    *,
+    view: View = "whole",
+    dy_view: View = "whole",
+    differences: bool = True,
 ) -> Case:
     def build(draw: Draw) -> Call:
         x = draw.normal(*shape, dtype=dtype, scale=2.0, view=view)

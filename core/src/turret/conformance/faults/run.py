@@ -1,0 +1,114 @@
+"""The hunt: which case of the suite notices a fault, or none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from turret.registry import OpenBackend
+
+from ..case import Case
+from ..execute import Rules, execute
+from ..profiles import PROFILES, Profile
+from ..results import Result
+from ..subject import Subject
+from ..suite import all_cases
+from .catalogue import CATALOGUE
+from .fault import Fault
+from .opening import broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """How the hunt for one fault ended.
+
+    killed_by: the first case that failed with the fault and passes without, or None for a survivor. message: what that
+    case said, or why the fault could not show. cases: how many ran on the broken backend. expressible: False where the
+    fault needs arrays that can be written and the library has none: such a fault is neither killed nor a survivor.
+    """
+
+    fault: Fault
+    killed_by: str | None
+    message: str
+    cases: int
+    seconds: float
+    expressible: bool = True
+
+
+class Hunt:
+    """One good backend, and what it answers to the cases that noticed a fault."""
+
+    def __init__(self, opened: OpenBackend, *, seed: int) -> None:
+        self._opened, self._rules = opened, Rules(seed=seed)
+        self._good = Subject(opened)
+        self._answers: dict[str, Result] = {}
+
+    def good(self, case: Case) -> Result:
+        """What the case came to on the good backend; run once."""
+        if case.id not in self._answers:
+            self._answers[case.id] = execute(case, self._good, self._rules)
+        return self._answers[case.id]
+
+    def kill(self, fault: Fault, cases: Sequence[Case]) -> Kill:
+        """Runs the cases on the broken backend up to the first that fails there and passes on the good one."""
+        start = time.perf_counter()
+        if fault.writes and not self._good.writes_in_place:
+            return Kill(
+                fault=fault,
+                killed_by=None,
+                message="arrays of this library cannot be written in place",
+                cases=0,
+                seconds=time.perf_counter() - start,
+                expressible=False,
+            )
+        subject, ran = Subject(broken(fault, self._opened)), 0
+        for case in cases:
+            result = execute(case, subject, self._rules)
+            ran += result.status.ran
+            if result.status.bad and not self.good(case).status.bad:
+                return Kill(
+                    fault=fault,
+                    killed_by=case.id,
+                    message=result.message,
+                    cases=ran,
+                    seconds=time.perf_counter() - start,
+                )
+        message = f"{ran} cases of {fault.capability} ran and none noticed"
+        return Kill(fault=fault, killed_by=None, message=message, cases=ran, seconds=time.perf_counter() - start)
+
+
+def kill(fault: Fault, opened: OpenBackend, *, seed: int = 0) -> Kill:
+    """Hunts one fault with all the cases of its capability. `opened` stays good and open."""
+    return Hunt(opened, seed=seed).kill(fault, cases_for(fault))
+
+
+def kill_all(
+    opened: OpenBackend, *, seed: int = 0, profile: str = "full", faults: Sequence[Fault] = CATALOGUE
+) -> Iterator[Kill]:
+    """Hunts every fault in the profile's scope with the profile's own cases, in order."""
+    hunt, chosen = Hunt(opened, seed=seed), PROFILES[profile]
+    for each in faults:
+        if in_scope(each, chosen):
+            yield hunt.kill(each, [case for case in cases_for(each) if chosen.has(case)])
+
+
+def baseline(opened: OpenBackend, faults: Sequence[Fault] = CATALOGUE, *, seed: int = 0) -> list[Result]:
+    """Every case that hunts one of the faults, on the good backend: what fails here can kill nothing."""
+    hunt = Hunt(opened, seed=seed)
+    wanted = {each.capability for each in faults}
+    return [hunt.good(case) for case in all_cases() if case.capability in wanted]
+
+
+def cases_for(fault: Fault) -> list[Case]:
+    """The cases of the fault's capability, in the order of a run."""
+    return [case for case in all_cases() if case.capability == fault.capability]
+
+
+def in_scope(fault: Fault, profile: Profile) -> bool:
+    """Whether the profile promises that this fault is absent: its cases, its kind and the slot that is broken."""
+    return (
+        fault.capability in profile.capabilities
+        and (not fault.slot or fault.slot in profile.capabilities)
+        and fault.kind not in profile.without
+    )

@@ -1,0 +1,73 @@
+"""What every written page says in the same words, and foreign text made fit to be shown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ..report import Report
+from ..results import Result, Status
+from ..suite import MODULES
+
+ABOUT = (
+    "Only `passed` says that the backend did the work and did it right. Budget used is the largest error over what the "
+    "rounding analysis of the float64 oracle allows: 100 % is the limit. Native: the plugin's own code. Derived: "
+    "composed by turret from the plugin's required slots."
+)
+FLAGS = ("isolate", "forbid_derived", "forbid_host")
+
+
+def visible(text: str) -> str:
+    """`text` with everything that a screen would obey instead of show written as an escape.
+
+    Control and format characters, directions of writing and lone surrogates come out as in a Python literal; newlines
+    and tabs stay.
+    """
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode("ascii") for each in text
+    )
+
+
+def again(result: Result, report: Report) -> str:
+    """The command that gives this case alone."""
+    seed = f" --seed {report.asked['seed']}" if report.asked["seed"] else ""
+    return f"turret conformance repro {shlex.quote(result.case)} --backend {shlex.quote(report.backend)}{seed}"
+
+
+def wrong(report: Report) -> list[Result]:
+    """Every bad result, those that are only advice last."""
+    return sorted((result for result in report.results if result.status.bad), key=lambda result: result.advisory)
+
+
+def not_executed(report: Report) -> list[tuple[Status, str, list[str]]]:
+    """(unsupported or skipped, reason, ids of cases), in the order of the run."""
+    found: dict[tuple[Status, str], list[str]] = {}
+    for result in report.results:
+        if not result.status.ran:
+            found.setdefault((result.status, result.message or "no reason given"), []).append(result.case)
+    return [(status, reason, ids) for (status, reason), ids in found.items()]
+
+
+def capabilities(reports: Sequence[Report]) -> list[str]:
+    """Every capability of any report, in the suite's order; unknown ones last."""
+    names = dict.fromkeys(result.capability for report in reports for result in report.results)
+    return sorted(names, key=lambda name: MODULES.index(name) if name in MODULES else len(MODULES))
+
+
+def when(report: Report) -> str:
+    """Day and time of the start."""
+    return report.started.replace("T", " ").replace("+00:00", " UTC")
+
+
+def asked(report: Report) -> str:
+    """The choice of cases and the rules of the run in one line."""
+    chosen = [f"profile {report.asked['profile']}", f"seed {report.asked['seed']}"]
+    chosen += [f"only {each}" for each in report.asked["capabilities"]]
+    chosen += [f"pattern {report.asked['pattern']}"] if report.asked["pattern"] else []
+    chosen += [f"--{flag.replace('_', '-')}" for flag in FLAGS if report.asked[flag]]
+    return ", ".join(chosen)
+
+
+def manifest_heading(report: Report) -> str:
+    """What the corrected manifest is for."""
+    return "Corrected manifest" if report.audit.over else "Manifest that claims all that was seen"

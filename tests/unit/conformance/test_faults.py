@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from turret.conformance.bench import Bench
+from turret.conformance.case import Case, call_case
+from turret.conformance.faults import run
+from turret.conformance.faults.catalogue import CATALOGUE, by_name
+from turret.conformance.faults.fault import Fault, Remembered, fault
+from turret.conformance.faults.opening import broken, infected, open_broken
+from turret.conformance.given import Call, Draw
+from turret.conformance.oracle import activation as activation_oracle
+from turret.conformance.oracle import softmax as softmax_oracle
+from turret.conformance.profiles import GROUPS, PROFILES
+from turret.registry import OpenBackend
+from turret.spi import (
+    OPTIONAL_SLOTS,
+    REQUIRED_SLOTS,
+    BackendInfo,
+    Capabilities,
+    ConfigError,
+    DTypeError,
+    Toolset,
+)
+from turret.spi.array_api import Hooks, required_from
+
+NAMES = [each.name for each in CATALOGUE]
+
+
+def set_rows(base: Any, ids: Any, rows: Any, donate: bool) -> Any:
+    written = base if donate else base.copy()
+    written[ids] = rows
+    return written
+
+
+class NumpyBackend:
+    def __init__(self, device: str = "", *, hooks: Hooks | None = None) -> None:
+        quiet: Callable[[], Any] = lambda: np.errstate(all="ignore")  # noqa: E731
+        self.device = device
+        self.table: Capabilities[Any] = Capabilities(
+            required=required_from(np, hooks=hooks or Hooks(quiet=quiet, set_rows=set_rows))
+        )
+        self.is_closed = False
+
+    def capabilities(self) -> Capabilities[Any]:
+        return self.table
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+INFO = BackendInfo(name="plain", distribution="plain", spi=">=1.0,<2", target=f"{__name__}:NumpyBackend", probe="")
+
+
+@pytest.fixture
+def opened() -> OpenBackend:
+    return OpenBackend.wrap(INFO, NumpyBackend())
+
+
+@pytest.fixture
+def good(opened: OpenBackend) -> Toolset[Any]:
+    return opened.tools
+
+
+@pytest.fixture
+def wrong(opened: OpenBackend) -> Callable[[str], Toolset[Any]]:
+    return lambda name: broken(by_name(name), opened).tools
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_every_fault_has_a_name_of_its_own() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for name in NAMES)
+
+
+@pytest.mark.parametrize("each", CATALOGUE, ids=NAMES)
+def test_every_fault_says_where_it_happened_and_what_is_broken(each: Fault) -> None:
+    url = urlsplit(each.url)
+    assert url.scheme == "https" and url.netloc == "github.com"
+    assert url.path.split("/")[3] in ("issues", "pull") and url.path.split("/")[4].isdigit()
+    assert each.report.endswith(".") and each.summary
+    assert each.capability in (*REQUIRED_SLOTS, *OPTIONAL_SLOTS, *GROUPS)
+    assert each.slot in ("", *REQUIRED_SLOTS, *OPTIONAL_SLOTS)
+
+
+@pytest.mark.parametrize("each", CATALOGUE, ids=NAMES)
+def test_only_the_named_slot_is_replaced(each: Fault, opened: OpenBackend) -> None:
+    table = opened.backend.capabilities()
+    changed = each.wrap(table, opened.tools)
+    differing = {name for name in OPTIONAL_SLOTS if getattr(changed, name) is not getattr(table, name)}
+    differing |= {
+        name for name in REQUIRED_SLOTS if getattr(changed.required, name) is not getattr(table.required, name)
+    }
+    watched = {"layout"} if each.slot != "layout" else set()
+    assert differing - watched == ({each.slot} if each.slot else set())
+
+
+def test_a_slot_of_the_backend_itself_is_what_gets_broken(opened: OpenBackend) -> None:
+    class Native:
+        def softmax(self, x: Any, /) -> Any:
+            return x * 0 + 7
+
+    table = dataclasses.replace(opened.backend.capabilities(), softmax=Native())  # type: ignore[arg-type]
+    tools = dataclasses.replace(opened.tools, softmax=table.softmax)
+    changed = by_name("softmax-ignores-transposed-strides").wrap(table, tools)
+    assert changed.softmax is not None
+    assert changed.softmax.softmax(normal(2, 3))[0, 0] == 7
+
+
+def test_unknown_fault_is_named() -> None:
+    with pytest.raises(ConfigError, match="no fault 'mask-off'"):
+        by_name("mask-off")
+
+
+def test_what_is_remembered_is_bound_to_the_array_and_limited() -> None:
+    remembered = Remembered(most=2)
+    arrays = [np.zeros(1) for _ in range(3)]
+    for n, each in enumerate(arrays):
+        remembered.keep(each, n)
+    assert [remembered.about(each) for each in arrays] == [None, 1, 2]
+    assert remembered.about(np.zeros(1)) is None
+
+
+def test_upload_shares_long_host_arrays_only(wrong: Callable[[str], Toolset[Any]]) -> None:
+    storage = wrong("upload-aliases-host-buffer").storage
+    for size, is_shared in ((63, False), (64, True)):
+        host = np.zeros(size, np.float32)
+        x = storage.from_host(host)
+        host += 1
+        assert bool(storage.to_host(x)[0] == 1) is is_shared
+
+
+def test_upload_narrows_float64(wrong: Callable[[str], Toolset[Any]]) -> None:
+    storage = wrong("upload-narrows-float64").storage
+    assert storage.dtype_of(storage.from_host(np.ones(2))) == "float32"
+    assert storage.dtype_of(storage.from_host(np.ones(2, np.float16))) == "float16"
+
+
+@pytest.mark.parametrize(("size", "is_wrong"), [(32, False), (64, False), (31, False), (33, True)])
+def test_tail_of_the_contraction_is_garbage(
+    size: int, is_wrong: bool, wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]
+) -> None:
+    matmul = wrong("matmul-overreads-last-k-tile").matmul
+    matmul.matmul(normal(2, 3), normal(3, 2))
+    a, b = normal(4, size), normal(size, 5)
+    differs = not np.array_equal(matmul.matmul(a, b), good.matmul.matmul(a, b))
+    assert differs is is_wrong
+
+
+def test_broken_required_slots_reach_what_is_composed_from_them(
+    wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]
+) -> None:
+    x = normal(3, 1)
+    right = good.linear.linear(x, normal(1, 1), None)
+    assert np.abs(right).max() > 0
+    assert not np.array_equal(
+        wrong("matmul-skips-single-column-transposed").linear.linear(x, normal(1, 1), None), right
+    )
+
+
+def test_nan_on_the_right_loses(wrong: Callable[[str], Toolset[Any]]) -> None:
+    maximum = wrong("maximum-drops-nan-on-the-right").elementwise.maximum
+    nan, one = (np.array([value], np.float32) for value in (math.nan, 1.0))
+    assert maximum(one, nan)[0] == 1
+    assert np.isnan(maximum(nan, one)[0]) and np.isnan(maximum(nan, nan)[0])
+
+
+def test_last_of_equals_wins_on_long_axes(wrong: Callable[[str], Toolset[Any]]) -> None:
+    argmax = wrong("argmax-last-of-equals").reduction.argmax
+    assert argmax(np.zeros(9, np.float32), axis=0) == 8
+    assert argmax(np.zeros(8, np.float32), axis=0) == 0
+    assert argmax(np.arange(20, dtype=np.int32), axis=0) == 19
+
+
+def test_fill_value_is_lost_in_slices_of_the_padding(wrong: Callable[[str], Toolset[Any]]) -> None:
+    layout = wrong("pad-value-lost-through-slice").layout
+    padded = layout.pad(np.ones((2, 2), np.float32), [(0, 0), (1, 2)], value=5.0)
+    assert layout.slice(padded, (0, 0), (2, 2)).tolist() == [[5, 1], [5, 1]]
+    assert layout.slice(padded, (0, 3), (2, 5)).tolist() == [[0, 0], [0, 0]]
+
+
+def test_softmax_of_a_transposed_view_reads_the_storage(
+    wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]
+) -> None:
+    tools, x = wrong("softmax-ignores-transposed-strides"), normal(4, 6)
+    turned = tools.layout.transpose(x, (1, 0))
+    assert np.allclose(tools.softmax.softmax(turned), good.softmax.softmax(x.reshape(6, 4)))
+    assert np.array_equal(tools.softmax.softmax(np.ascontiguousarray(turned)), good.softmax.softmax(turned))
+
+
+def test_norm_loses_the_partial_group_only(wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    norm = wrong("norm-drops-partial-simdgroup").normalization
+    for width, is_wrong in ((33, True), (65, True), (64, False), (63, False), (32, False), (100, False)):
+        x, weight = normal(2, width), np.ones(width, np.float32)
+        assert np.allclose(
+            norm.rms_norm(x, weight, eps=0.0)[0], good.normalization.rms_norm(x, weight, eps=0.0)[0]
+        ) is (not is_wrong)
+
+
+def test_mask_is_anchored_at_the_bottom(wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    attend = wrong("causal-mask-anchored-at-wrong-corner").causal_attention.attend
+    q, k, v = normal(1, 3, 2, 4), normal(1, 5, 2, 4, seed=1), normal(1, 5, 2, 4, seed=2)
+    for offset in (0, 2):
+        want = good.causal_attention.attend(q, k, v, scale=0.5, offset=offset)
+        got = attend(q, k, v, scale=0.5, offset=offset)
+        assert np.allclose(got[0], want[0]) is (offset == 2)
+    got = attend(k, q, q, scale=0.5, offset=0)
+    assert not got[0][:, :2].any() and not got[1][:, :, :2].any()
+    assert np.allclose(got[1].sum(axis=-1)[:, :, 2:], 1)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "is_wrong"), [(6, 2, True), (8, 2, False), (3, 1, False), (4, 4, False)])
+def test_group_ratio_is_rounded_up(
+    heads: int, kv_heads: int, is_wrong: bool, wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]
+) -> None:
+    q, k = normal(1, 3, heads, 4), normal(1, 3, kv_heads, 4, seed=1)
+    got = wrong("flash-group-ratio-not-power-of-two").flash_attention.attend(q, k, k, scale=0.5, offset=0)
+    want = good.flash_attention.attend(q, k, k, scale=0.5, offset=0)
+    assert np.allclose(got.out, want.out) is not is_wrong
+
+
+def test_nan_behind_a_request_leaks(wrong: Callable[[str], Toolset[Any]]) -> None:
+    attend = wrong("paged-nan-leaks-from-page-tail").paged_attention.attend
+    pages, table = normal(12, 1, 2), np.array([[1, 2]], np.int32)
+    pages[4 + 3] = math.nan  # the last place of page 1
+    for start, leaks in ((2, True), (3, False), (1, True)):
+        if start == 3:
+            pages[4 + 3] = 0.5
+        q, starts = normal(1, 1, 1, 2), np.array([start], np.int32)
+        out = attend(q, np.nan_to_num(pages), pages, table, starts, page=4, scale=1.0)
+        assert bool(np.isnan(out).any()) is leaks
+        if start == 3:
+            pages[4 + 3] = math.nan
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_tail_block_is_packed_coarsely(double: bool, wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    quantized = wrong("nf4-tail-block-scale-from-garbage").quantized_linear
+    for shape, is_wrong in (((5, 15), True), ((4, 16), False)):
+        weight = normal(*shape)
+        got, want = (each.pack(weight, block=32, double=double) for each in (quantized, good.quantized_linear))
+        assert got.codes.shape == want.codes.shape and got.scales.shape == want.scales.shape
+        assert np.array_equal(got.codes, want.codes) is not is_wrong
+        if is_wrong and not double:
+            assert got.scales[-1] == 2 * want.scales[-1] and np.array_equal(got.scales[:-1], want.scales[:-1])
+
+
+def test_decay_goes_through_the_moments(wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    def step(tools: Toolset[Any], decay: float) -> Any:
+        one = np.array(1.0, np.float32)
+        zeros = np.zeros(3, np.float32)
+        return tools.adam.update(
+            [normal(3)],
+            [normal(3, seed=1)],
+            [zeros],
+            [zeros],
+            lr=one,
+            correction1=one,
+            correction2=one,
+            betas=(0.9, 0.99),
+            eps=1e-8,
+            decay=[decay],
+            max_norm=math.inf,
+            donate=False,
+        )
+
+    tools = wrong("adam-decay-through-the-moments")
+    assert np.array_equal(step(tools, 0.0).params[0], step(good, 0.0).params[0])
+    assert np.allclose(step(tools, 0.5).first[0], 0.1 * (normal(3, seed=1) + 0.5 * normal(3)))
+
+
+def test_uniform_numbers_reach_one(wrong: Callable[[str], Toolset[Any]]) -> None:
+    drawn = wrong("uniform-reaches-one").random.uniform((100_000,), key=1, counter=0)
+    assert drawn.max() == 1.0 and len(np.unique(drawn)) <= 4097
+
+
+def test_neighbouring_streams_are_shifted(wrong: Callable[[str], Toolset[Any]]) -> None:
+    bits = wrong("neighbour-streams-overlap").random.bits
+    assert np.array_equal(bits((100,), key=3, counter=4)[7:], bits((100,), key=3, counter=5)[:-7])
+
+
+def test_inputs_and_results_are_written(wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    logits, targets = normal(3, 5), np.array([0, 1, 2], np.int32)
+    want = good.loss.cross_entropy_grad(logits.copy(), targets, None, ignore=-1)[1]
+    gradient = wrong("loss-overwrites-logits").loss.cross_entropy_grad(logits, targets, None, ignore=-1)[1]
+    assert gradient is logits and np.array_equal(logits, want)
+
+    softmax = wrong("outputs-reused-by-next-call").softmax.softmax
+    kept = [softmax(normal(2, 3, seed=n)) for n in range(4)]
+    assert kept[2] is kept[3] and kept[0] is not kept[1]
+
+    silu = wrong("tail-lanes-write-past-the-end").activation.silu
+    whole = silu(normal(64))
+    before = whole.copy()
+    silu(normal(128))
+    assert np.array_equal(whole, before)
+    tail = silu(normal(63))
+    assert np.array_equal(whole, before) and tail.all()
+    silu(normal(3, 20))
+    assert not tail[:4].any() and tail[4:].all()
+
+
+def test_copy_is_no_array_of_the_library(wrong: Callable[[str], Toolset[Any]]) -> None:
+    x = normal(2, 3)
+    copied = wrong("copy-returns-host-array").storage.copy(x)
+    assert not isinstance(copied, np.ndarray) and np.array_equal(np.asarray(copied), x)
+
+
+def test_compiled_function_keeps_its_first_unit_axis(wrong: Callable[[str], Toolset[Any]]) -> None:
+    compile = wrong("compiled-keeps-first-unit-axis").compile.compile
+    total = compile(lambda x: (x.sum(axis=0),))
+    assert total(np.ones((1, 2), np.float32))[0].tolist() == [1, 1]
+    assert total(np.ones((3, 2), np.float32))[0].tolist() == [1, 1]
+    total = compile(lambda x: (x.sum(axis=0),))
+    assert total(np.ones((2, 2), np.float32))[0].tolist() == [2, 2]
+    assert total(np.ones((3, 2), np.float32))[0].tolist() == [3, 3]
+
+
+def test_failed_first_call_is_remembered_as_success(wrong: Callable[[str], Toolset[Any]]) -> None:
+    def fragile(x: Any) -> tuple[Any, ...]:
+        if x.shape[0] == 1:
+            raise ValueError("one row")
+        return (x,)
+
+    compiled = wrong("failed-trace-returns-empty-success").compile.compile(fragile)
+    with pytest.raises(ValueError, match="one row"):
+        compiled(normal(1))
+    assert compiled(normal(2)) == ()
+
+
+def test_threads_get_each_others_operand(wrong: Callable[[str], Toolset[Any]]) -> None:
+    negative = wrong("kernel-cache-races").elementwise.negative
+    assert negative(np.ones(1, np.float32))[0] == -1
+    wrongs: list[bool] = []
+
+    def work(value: float) -> None:
+        wrongs.extend(bool(negative(np.full(1, value, np.float32))[0] != -value) for _ in range(50))
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1.0, 2.0)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert any(wrongs)
+
+
+def target_of(name: str) -> tuple[str, str]:
+    info, device = infected(by_name(name), INFO, "3")
+    return info.target, device
+
+
+def test_target_opens_the_good_device_with_the_fault_in_it() -> None:
+    target, device = target_of("leak-per-new-shape")
+    assert target == "turret.conformance.faults.opening:open_broken"
+    backend = open_broken(device)
+    table = backend.capabilities()
+    assert table is backend.capabilities() and table.linear is not None
+    assert open_broken(device) is not backend
+    backend.close()
+
+
+def test_opening_twice_gives_the_closed_one(opened: OpenBackend) -> None:
+    fault = by_name("second-open-shares-closed-state")
+    subject = broken(fault, opened)
+    first, second = (open_broken(subject.device) for _ in range(2))
+    full = second.capabilities().required.storage.full
+    assert full((2,), 1.0, dtype="float32").tolist() == [1, 1]
+    first.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        full((2,), 1.0, dtype="float32")
+    assert broken(fault, opened).tools.storage.full((1,), 0.0, dtype="float32").shape == (1,)
+
+
+def test_import_of_the_touching_target_leaves_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, device = target_of("import-touches-device")
+    module = target.partition(":")[0]
+    assert module not in sys.modules, "nothing else may import it"
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    before = set(os.environ)
+    opening = importlib.import_module(module).open_broken
+    monkeypatch.delitem(sys.modules, module)
+    assert set(os.environ) - before == {"TURRET_CONFORMANCE_TOUCHED"}
+    assert opening(device).capabilities().required is not None
+
+
+def softmax_case(name: str = "softmax/plain/3x5-f32") -> Case:
+    def build(draw: Draw) -> Call:
+        return Call("softmax", "softmax", (draw.normal(3, 5),))
+
+    return call_case(name, build, softmax_oracle.softmax)
+
+
+def gelu_case() -> Case:
+    def build(draw: Draw) -> Call:
+        return Call("activation", "gelu", (draw.of(np.array([-14.0, 1.0])),), {"form": "tanh"})
+
+    return call_case("activation/far/2-f32", build, activation_oracle.gelu)
+
+
+def never(bench: Bench) -> None:
+    bench.fail("this case fails everywhere")
+
+
+HARMLESS = Fault(
+    name="harmless",
+    capability="softmax",
+    slot="softmax",
+    kind="forward",
+    url="https://github.com/x/y/issues/1",
+    report="Nothing happened.",
+    summary="nothing is wrong",
+    wrap=lambda table, tools: table,
+)
+
+
+def test_a_fault_that_nothing_notices_is_a_survivor(opened: OpenBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "all_cases", lambda: (softmax_case(), gelu_case()))
+    found = run.kill(HARMLESS, opened)
+    assert found.killed_by is None and found.expressible
+    assert found.cases == 1 and "none noticed" in found.message
+
+
+def test_a_fault_is_killed_by_the_first_case_that_fails(opened: OpenBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    @fault(name="x", slot="softmax", url="", report="", summary="")
+    def doubled(good: Any, tools: Any) -> Any:
+        class Doubled:
+            def softmax(self, x: Any, /) -> Any:
+                return 2 * good.softmax(x)
+
+        return Doubled()
+
+    cases = [softmax_case(f"softmax/plain/{n}") for n in range(3)]
+    monkeypatch.setattr(run, "all_cases", lambda: (gelu_case(), *cases))
+    found = run.kill(doubled, opened)
+    assert found.killed_by == "softmax/plain/0" and found.cases == 1
+    assert "budgets" in found.message
+
+
+def test_a_case_that_fails_on_the_good_backend_kills_nothing(
+    opened: OpenBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Case(id="softmax/bad/0", body=never, kind="forward")
+    monkeypatch.setattr(run, "all_cases", lambda: (bad, softmax_case()))
+    assert run.kill(HARMLESS, opened).killed_by is None
+    assert [result.status.bad for result in run.baseline(opened, [HARMLESS])] == [True, False]
+
+
+def test_only_the_capabilitys_own_cases_hunt(opened: OpenBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    gelu = by_name("gelu-tanh-nan-below-minus-thirteen")
+    monkeypatch.setattr(run, "all_cases", lambda: (softmax_case(), gelu_case()))
+    assert run.kill(gelu, opened).killed_by == "activation/far/2-f32"
+    monkeypatch.setattr(run, "all_cases", lambda: (softmax_case(),))
+    assert run.kill(gelu, opened).killed_by is None
+
+
+def test_faults_of_writing_need_arrays_that_can_be_written() -> None:
+    frozen = OpenBackend.wrap(INFO, NumpyBackend(hooks=Hooks(quiet=lambda: np.errstate(all="ignore"))))
+    found = run.Hunt(frozen, seed=0).kill(by_name("loss-overwrites-logits"), [])
+    assert not found.expressible and found.killed_by is None and "in place" in found.message
+
+
+def test_hunting_leaves_the_good_backend_open(opened: OpenBackend) -> None:
+    subject = broken(by_name("leak-per-new-shape"), opened)
+    subject.backend.close()
+    assert not opened.backend.is_closed  # type: ignore[attr-defined]
+
+
+def test_profiles_are_asked_for_what_they_promise() -> None:
+    def scope(profile: str) -> set[str]:
+        return {each.name for each in CATALOGUE if run.in_scope(each, PROFILES[profile])}
+
+    assert scope("full") == set(NAMES)
+    assert scope("primitives") < scope("inference") < scope("training") < scope("full")
+    assert "rope-always-half-split" in scope("inference")
+    assert "gated-silu-gradient-all-in-row-zero" not in scope("inference")
+    assert "gated-silu-gradient-all-in-row-zero" in scope("training")
+    assert "leak-per-new-shape" not in scope("primitives"), "the profile does not promise that slot"
+    assert "second-open-shares-closed-state" in scope("primitives")
+    assert "nf4-tail-block-scale-from-garbage" in scope("quant-nf4") - scope("serving")
+
+
+def test_without_float64_a_request_for_it_is_not_refused(opened: OpenBackend) -> None:
+    class Narrow(NumpyBackend):
+        def __init__(self) -> None:
+            super().__init__()
+            storage = self.table.required.storage
+
+            class Refusing:
+                def from_host(self, host: Any, /, *, dtype: Any = None) -> Any:
+                    if (dtype or host.dtype.name) == "float64":
+                        raise DTypeError("no float64")
+                    return storage.from_host(host, dtype=dtype)
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(storage, name)
+
+            self.table = dataclasses.replace(
+                self.table,
+                required=dataclasses.replace(self.table.required, storage=Refusing()),  # type: ignore[arg-type]
+            )
+
+    tools = broken(by_name("upload-narrows-float64"), OpenBackend.wrap(INFO, Narrow())).tools
+    assert tools.storage.from_host(np.ones(2)).dtype == np.float32
