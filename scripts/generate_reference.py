@@ -1,6 +1,6 @@
-"""Writes the reference pages from the code, or checks that they are fresh.
+"""Writes the reference pages from the code and the stored reports, or checks that they are fresh.
 
-python scripts/generate_reference.py            writes docs/reference/{spi,cli,api}.md
+python scripts/generate_reference.py            writes docs/reference/{spi,cli,api,backends}.md and backends.html
 python scripts/generate_reference.py --check    writes nothing; fails and names the pages that are out of date
 """
 
@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
-PAGES = ("spi", "cli", "api")
+MAKERS = {"md": "page", "html": "scoreboard"}
+PAGES = {"spi": ("md",), "cli": ("md",), "api": ("md",), "backends": ("md", "html")}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,8 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(options.pages) - set(PAGES):
         parser.error(f"no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     old = []
-    for name in options.pages or PAGES:
-        path, text = REFERENCE / f"{name}.md", import_module(f"reference.{name}").page()
+    for name, suffix in [(page, suffix) for page in options.pages or PAGES for suffix in PAGES[page]]:
+        path = REFERENCE / f"{name}.{suffix}"
+        text: str = getattr(import_module(f"reference.{name}"), MAKERS[suffix])()
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         old.append(path.name)

@@ -7,6 +7,7 @@ import inspect
 import click
 
 from turret.cli.app import turret
+from turret.cli.conformance import ExamineOrMore
 
 HEAD = """\
 # The command line
@@ -24,6 +25,7 @@ def page() -> str:
         command = turret.get_command(context, name)
         if command is not None and not command.hidden:
             parts.append(section(name, command, context))
+            parts += subsections(name, command, context)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -35,6 +37,12 @@ def section(name: str, command: click.Command, parent: click.Context) -> str:
     return "\n\n".join(
         part for part in (f"## `turret {name}`", f"```text\n{usage}\n```", text, options(command, context)) if part
     )
+
+
+def subsections(name: str, command: click.Command, parent: click.Context) -> list[str]:
+    """One section per sub-command of a command that has some beside its own arguments."""
+    below = command.subcommands() if isinstance(command, ExamineOrMore) else {}
+    return [section(f"{name} {word}", each, parent) for word, each in below.items()]
 
 
 def options(command: click.Command, context: click.Context) -> str:

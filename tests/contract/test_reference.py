@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -14,13 +16,14 @@ import pytest
 import turret
 from turret import spi
 from turret.cli.app import turret as root_command
+from turret.cli.conformance import ExamineOrMore
 
 
 def page(root: Path, name: str) -> str:
     return (root / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["spi", "cli", "api"])
+@pytest.mark.parametrize("name", ["spi", "cli", "api", "backends"])
 def test_generated_pages_are_fresh(root: Path, name: str) -> None:
     command = [sys.executable, "scripts/generate_reference.py", "--check", name]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
@@ -51,13 +54,23 @@ def test_every_slot_and_every_error_is_documented(root: Path) -> None:
     assert [name for name in errors if f"- `{name}`:" not in text] == []
 
 
-def test_every_command_and_option_is_documented_and_explained(root: Path) -> None:
-    text = page(root, "cli")
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """(words after `turret`, command), sub-commands too."""
     context = click.Context(root_command, info_name="turret")
     for name in root_command.list_commands(context):
         command = root_command.get_command(context, name)
         assert command is not None
-        assert f"## `turret {name}`" in text
+        yield name, command
+        if isinstance(command, ExamineOrMore):
+            yield from ((f"{name} {word}", each) for word, each in command.subcommands().items())
+
+
+def test_every_command_and_option_is_documented_and_explained(root: Path) -> None:
+    sections = re.split(r"(?m)^## ", page(root, "cli"))
+    texts = {section.splitlines()[0]: section for section in sections}
+    for name, command in every_command():
+        assert f"`turret {name}`" in texts
+        text = texts[f"`turret {name}`"]
         assert command.help, f"turret {name} says nothing about itself"
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:

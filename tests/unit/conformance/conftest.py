@@ -1,19 +1,32 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from turret.conformance.audit import Audit
+from turret.conformance.instrument import Counts, watching_derived
 from turret.conformance.report import Report
 from turret.conformance.results import Result, Status
+from turret.conformance.subject import Subject
+from turret.registry import OpenBackend
+from turret.spi import BackendInfo
+
+OWN_ARRAY = Path(__file__).with_name("own_array.py")
 
 
 def invented_result(case: str, status: str = "passed", **more: Any) -> Result:
-    defaults = {"budget_used": 0.1 if status == "passed" else None, "native": True}
-    return Result(case=case, capability=case.partition("/")[0], status=Status(status), **{**defaults, **more})
+    defaults = {
+        "capability": case.partition("/")[0],
+        "budget_used": 0.1 if status == "passed" else None,
+        "native": True,
+    }
+    return Result(case=case, status=Status(status), **{**defaults, **more})
 
 
 def invented_report(
@@ -71,3 +84,28 @@ def make_result() -> Callable[..., Result]:
 @pytest.fixture
 def make_report() -> Callable[..., Report]:
     return invented_report
+
+
+@pytest.fixture(scope="session")
+def own_source() -> str:
+    """The text of a right backend with an array class of its own; `@replaces(slot, method)` makes it a wrong one."""
+    return OWN_ARRAY.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def own() -> ModuleType:
+    """The same, imported afresh."""
+    spec = importlib.util.spec_from_file_location("own_array", OWN_ARRAY)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def subject(own: ModuleType) -> Iterator[Subject]:
+    """That backend, opened and counted. Wrong methods may be put in later: see `own.replaces`."""
+    info = BackendInfo(name="own", distribution="turret-own", spi=">=1.0,<2", target="own:none", probe="own:none")
+    counts = Counts()
+    with watching_derived(counts):
+        yield Subject(OpenBackend.wrap(info, own.Opened()), counts)

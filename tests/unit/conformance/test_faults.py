@@ -16,7 +16,7 @@ import pytest
 from turret.conformance.bench import Bench
 from turret.conformance.case import Case, call_case
 from turret.conformance.faults import run
-from turret.conformance.faults.catalogue import CATALOGUE, by_name
+from turret.conformance.faults.catalogue import CATALOGUE, RESERVE, by_name
 from turret.conformance.faults.fault import Fault, Remembered, fault
 from turret.conformance.faults.opening import broken, infected, open_broken
 from turret.conformance.given import Call, Draw
@@ -35,7 +35,8 @@ from turret.spi import (
 )
 from turret.spi.array_api import Hooks, required_from
 
-NAMES = [each.name for each in CATALOGUE]
+ALL = (*CATALOGUE, *RESERVE)
+NAMES = [each.name for each in ALL]
 
 
 def set_rows(base: Any, ids: Any, rows: Any, donate: bool) -> Any:
@@ -87,7 +88,7 @@ def test_every_fault_has_a_name_of_its_own() -> None:
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for name in NAMES)
 
 
-@pytest.mark.parametrize("each", CATALOGUE, ids=NAMES)
+@pytest.mark.parametrize("each", ALL, ids=NAMES)
 def test_every_fault_says_where_it_happened_and_what_is_broken(each: Fault) -> None:
     url = urlsplit(each.url)
     assert url.scheme == "https" and url.netloc == "github.com"
@@ -97,7 +98,7 @@ def test_every_fault_says_where_it_happened_and_what_is_broken(each: Fault) -> N
     assert each.slot in ("", *REQUIRED_SLOTS, *OPTIONAL_SLOTS)
 
 
-@pytest.mark.parametrize("each", CATALOGUE, ids=NAMES)
+@pytest.mark.parametrize("each", ALL, ids=NAMES)
 def test_only_the_named_slot_is_replaced(each: Fault, opened: OpenBackend) -> None:
     table = opened.backend.capabilities()
     changed = each.wrap(table, opened.tools)
@@ -115,7 +116,7 @@ def test_a_slot_of_the_backend_itself_is_what_gets_broken(opened: OpenBackend) -
             return x * 0 + 7
 
     table = dataclasses.replace(opened.backend.capabilities(), softmax=Native())  # type: ignore[arg-type]
-    tools = dataclasses.replace(opened.tools, softmax=table.softmax)
+    tools = dataclasses.replace(opened.tools, softmax=Native())  # type: ignore[arg-type]
     changed = by_name("softmax-ignores-transposed-strides").wrap(table, tools)
     assert changed.softmax is not None
     assert changed.softmax.softmax(normal(2, 3))[0, 0] == 7
@@ -314,6 +315,82 @@ def test_inputs_and_results_are_written(wrong: Callable[[str], Toolset[Any]], go
     assert not tail[:4].any() and tail[4:].all()
 
 
+def test_long_sums_over_a_unit_axis_keep_one_element(wrong: Callable[[str], Toolset[Any]]) -> None:
+    total = wrong("sum-over-unit-axis-keeps-one").reduction.sum
+    assert total(np.ones((16, 1, 16), np.float32), axis=1).sum() == 256
+    assert total(np.ones((257, 1), np.float32), axis=-1).tolist() == [1.0] + [0.0] * 256
+    assert total(np.ones((1, 1, 257), np.float32), axis=(0, 1)).sum() == 257
+
+
+def test_unit_columns_are_lost_after_the_first(wrong: Callable[[str], Toolset[Any]]) -> None:
+    concatenate = wrong("concatenate-of-unit-columns").layout.concatenate
+    column = np.ones((2, 1), np.int32)
+    assert concatenate([column] * 3, axis=1).tolist() == [[1, 0, 0]] * 2
+    assert concatenate([column] * 2, axis=1).all() and concatenate([column] * 3, axis=0).all()
+
+
+def test_softmax_gradient_of_a_middle_slice_reads_packed_rows(
+    wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]
+) -> None:
+    tools, dy = wrong("softmax-gradient-misreads-strided-output"), normal(2, 3, 4)
+    y = good.softmax.softmax(normal(2, 5, 4, seed=1))
+    cut = tools.layout.slice(y, (0, 1, 0), (2, 4, 4))
+    want = good.softmax.softmax_vjp(dy, y.reshape(-1)[:24].reshape(2, 3, 4))
+    assert np.array_equal(tools.softmax.softmax_vjp(dy, cut), want)
+    assert np.array_equal(tools.softmax.softmax_vjp(dy, cut.copy()), good.softmax.softmax_vjp(dy, cut))
+
+
+def test_long_batches_with_bias_wrap(wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    linear, weight, bias = wrong("linear-bias-wraps-on-long-batch").linear.linear, normal(3, 2), normal(3)
+    x = normal(6, 1, 2)
+    assert np.array_equal(linear(x, weight, bias)[4:], good.linear.linear(x, weight, bias)[:2])
+    assert np.array_equal(linear(x, weight, None), good.linear.linear(x, weight, None))
+    assert np.array_equal(linear(x[:4], weight, bias), good.linear.linear(x[:4], weight, bias))
+
+
+def test_two_fills_take_the_second_value(wrong: Callable[[str], Toolset[Any]]) -> None:
+    storage = wrong("fills-share-a-staging-scalar").storage
+    first, second = (storage.full((2,), value, dtype="float32") for value in (1.0, 2.0))
+    assert storage.to_host(first).tolist() == storage.to_host(second).tolist() == [2, 2]
+    third = storage.full((2,), 3.0, dtype="float32")
+    assert storage.to_host(second).tolist() == [2, 2] and storage.to_host(third).tolist() == [3, 3]
+
+
+def test_sums_stop_at_the_edge_of_the_grid(wrong: Callable[[str], Toolset[Any]]) -> None:
+    total = wrong("strided-sum-returns-zeros").reduction.sum
+    assert total(np.ones((2, 513), np.float32), axis=0)[-2:].tolist() == [2, 0]
+    assert total(np.ones((2, 512), np.float32), axis=0)[-1] == 2
+    assert total(np.ones((513, 2), np.float32), axis=1)[-1] == 2
+
+
+def test_corners_and_tails_of_padding_are_wrong(wrong: Callable[[str], Toolset[Any]]) -> None:
+    corner = wrong("pad-corner-takes-other-value").layout.pad
+    padded = corner(np.ones((1, 1), np.float32), [(1, 1), (0, 1)], value=2.0)
+    assert padded.tolist() == [[2, 2], [1, 2], [2, 0]]
+    tail = wrong("pad-tail-left-unset").layout.pad
+    padded = tail(np.ones((1000,), np.float32), [(0, 30)], value=2.0)
+    assert np.isnan(padded[1024:]).all() and (padded[1000:1024] == 2).all()
+    assert tail(np.ones((1000,), np.float32), [(0, 24)], value=2.0)[-1] == 2
+
+
+def test_log_softmax_of_wider_rows_reads_packed_rows(wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+    tools, x = wrong("softmax-padded-rows-misaddressed"), normal(3, 7)
+    cut = tools.layout.slice(x, (0, 0), (3, 5))
+    want = good.softmax.log_softmax(x.reshape(-1)[:15].reshape(3, 5))
+    assert np.array_equal(tools.softmax.log_softmax(cut), want)
+
+
+def test_single_rows_get_the_weight_gradient_of_the_call_before(wrong: Callable[[str], Toolset[Any]]) -> None:
+    tools = wrong("norm-weight-gradient-stale")
+    weight, bias = np.ones(4, np.float32), np.zeros(4, np.float32)
+    dweights = []
+    for seed in range(2):
+        x = normal(1, 4, seed=seed)
+        normed = tools.normalization.layer_norm(x, weight, bias, eps=1e-5)
+        dweights.append(tools.normalization.layer_norm_vjp(x, x, weight, normed.mean, normed.rstd)[1])
+    assert np.array_equal(dweights[0], dweights[1])
+
+
 def test_copy_is_no_array_of_the_library(wrong: Callable[[str], Toolset[Any]]) -> None:
     x = normal(2, 3)
     copied = wrong("copy-returns-host-array").storage.copy(x)
@@ -482,7 +559,7 @@ def test_hunting_leaves_the_good_backend_open(opened: OpenBackend) -> None:
 
 def test_profiles_are_asked_for_what_they_promise() -> None:
     def scope(profile: str) -> set[str]:
-        return {each.name for each in CATALOGUE if run.in_scope(each, PROFILES[profile])}
+        return {each.name for each in ALL if run.in_scope(each, PROFILES[profile])}
 
     assert scope("full") == set(NAMES)
     assert scope("primitives") < scope("inference") < scope("training") < scope("full")
@@ -511,7 +588,7 @@ def test_without_float64_a_request_for_it_is_not_refused(opened: OpenBackend) ->
 
             self.table = dataclasses.replace(
                 self.table,
-                required=dataclasses.replace(self.table.required, storage=Refusing()),  # type: ignore[arg-type]
+                required=dataclasses.replace(self.table.required, storage=Refusing()),
             )
 
     tools = broken(by_name("upload-narrows-float64"), OpenBackend.wrap(INFO, Narrow())).tools

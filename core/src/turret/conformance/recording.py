@@ -34,6 +34,8 @@ from turret.spi import Packed
 
 HERE = Path(__file__).resolve().parent
 tools = open_backend(sys.argv[1] if len(sys.argv) > 1 else "$backend").tools
+native = type(tools.storage.full((1,), 0.0, dtype="float32"))
+said = "nothing is wrong here"
 failed = []
 
 
@@ -41,13 +43,20 @@ def load(name):
     return np.load(HERE / "arrays" / f"{name}.npy")
 
 
-def check(label, array, want, allowed):
-    got, dtype = tools.storage.to_host(array), tools.storage.dtype_of(array)
-    if got.shape != want.shape:
-        return failed.append(f"{label}: shape {got.shape}, wanted {want.shape}")
+def check(label, array, dtype, want, allowed, greatest):
+    """allowed: per element; 0 wants every bit. greatest: what is beyond it may be infinite."""
+    if not isinstance(array, native):
+        return failed.append(f"{label}: got {type(array)}, wanted {native}")
+    if tuple(array.shape) != want.shape or tools.storage.dtype_of(array) != dtype:
+        got = f"{tools.storage.dtype_of(array)} {tuple(array.shape)}"
+        return failed.append(f"{label}: got {got}, wanted {dtype} {want.shape}")
+    got = tools.storage.to_host(array)
     with np.errstate(all="ignore"):
         wide, truth = got.astype(np.float64), want.astype(np.float64)
-        good = (wide == truth) | (np.isnan(wide) & np.isnan(truth)) | (np.abs(wide - truth) <= allowed)
+        alike = (got == want) & ((allowed > 0) | (np.signbit(wide) == np.signbit(truth)))
+        beyond = np.isinf(wide) & (np.abs(truth) + allowed >= greatest) & (np.sign(wide) == np.sign(truth))
+        near = (allowed > 0) & ((np.abs(wide - truth) <= allowed) | beyond)
+        good = alike | (np.isnan(wide) & np.isnan(truth)) | near
     for at in np.argwhere(~good)[:5]:
         at = tuple(int(i) for i in at)
         failed.append(f"{label} ({dtype}): at {at} got {got[at]!r}, wanted {want[at]!r} within {allowed[at]:.3g}")
@@ -60,7 +69,7 @@ def unchanged(label, array, before):
 
 ''')
 TAIL = """
-print("\\n".join(failed) or "nothing is wrong here")
+print("\\n".join(failed) or said)
 sys.exit(1 if failed else 0)
 """
 
@@ -68,12 +77,20 @@ sys.exit(1 if failed else 0)
 class Recorder:
     """Names native arrays by identity and turns calls into lines of Python in `folder`."""
 
-    def __init__(self, folder: Path, storage: Storage[Any], native: type[Any], about: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        storage: Storage[Any],
+        native: type[Any],
+        about: Mapping[str, object],
+        versions: Mapping[str, object],
+    ) -> None:
         self._storage, self._native, self._folder = storage, native, folder
         self._names: dict[int, str] = {}
         self._alive: list[Any] = []
         self._pending = ""
         (folder / "arrays").mkdir(parents=True, exist_ok=True)
+        (folder / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
         self._script = (folder / SCRIPT).open("w", encoding="utf-8")
         self._line(HEAD.substitute(about, script=SCRIPT).rstrip("\n") + "\n\n")
 
@@ -92,10 +109,11 @@ class Recorder:
         """The call came back."""
         self._name(result, self._pending.split(" = ", 1)[0])
 
-    def compared(self, label: str, array: Any, want: Host, allowed: Host) -> None:
-        """A result was compared with its truth."""
+    def compared(self, label: str, array: Any, dtype: DType, want: Host, allowed: Host, greatest: float) -> None:
+        """A result is about to be compared with its truth."""
         name, bound = self._saved("w", want), self._saved("b", np.broadcast_to(allowed, want.shape))
-        self._line(f'check({label!r}, {self._written(array)}, load("{name}"), load("{bound}"))')
+        wanted = f'"{dtype}", load("{name}"), load("{bound}"), {self._written(greatest)}'
+        self._line(f"check({label!r}, {self._result(array)}, {wanted})")
 
     def untouched(self, label: str, array: Any, before: Host) -> None:
         """An input was looked at again."""
@@ -105,10 +123,13 @@ class Recorder:
         """What cannot be written down as a call."""
         self._line("\n".join(f"# {line}" for line in text.splitlines()))
 
-    def close(self, versions: Mapping[str, object]) -> None:
+    def failed(self, text: str) -> None:
+        """The case failed; the script says so where none of its own comparisons shows it."""
+        self._line(f"said = {f'nothing that is compared here is wrong; the suite said: {text}'!r}")
+
+    def close(self) -> None:
         self._line(TAIL.rstrip("\n"))
         self._script.close()
-        (self._folder / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
 
     def _line(self, text: str) -> None:
         self._script.write(text + "\n")
@@ -128,6 +149,11 @@ class Recorder:
         elif isinstance(value, tuple | list) and not isinstance(value, self._native):
             for n, each in enumerate(value):
                 self._name(each, f"{name}[{n}]")
+
+    def _result(self, x: Any) -> str:
+        """What a call gave, which may be of any type."""
+        by_identity = not isinstance(x, int | float | str | None)
+        return self._names.get(id(x), "") if by_identity and id(x) in self._names else self._written(x)
 
     def _written(self, x: Any) -> str:
         if isinstance(x, Packed | tuple | list | self._native) and (known := self._names.get(id(x))) is not None:

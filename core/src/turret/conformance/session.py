@@ -63,8 +63,11 @@ class Session:
 
     def record(self, case: Case, rules: Rules, folder: Path) -> Result:
         """The same, with a script of it in `folder`."""
-        with self.subject.recorded(folder, case.id, rules.seed, asdict(self.facts())):
-            return self.run(case, rules)
+        with self.subject.recorded(folder, case.id, rules.seed, asdict(self.facts())) as recorder:
+            result = self.run(case, rules)
+            if result.status.bad:
+                recorder.failed(result.message)
+            return result
 
     def advice(self) -> list[str]:
         """Which derived slots a training step would gain most from, if they were native; quickly measured."""

@@ -54,8 +54,10 @@ def _fault(report: Report) -> str | None:
     if report.facts and not _texts(report.facts["native"]):
         return "`facts.native` has to be a list of names"
     audit = report.audit
-    if not isinstance(audit.certified, dict) or not all(map(_texts, (audit.over, audit.under, report.problems))):
-        return "`audit` or `problems` has not the form this suite writes"
+    if not isinstance(audit.certified, dict) or not all(
+        map(_texts, (audit.over, audit.under, report.problems, report.advice))
+    ):
+        return "`audit`, `problems` or `advice` has not the form this suite writes"
     for result in report.results:
         used = result.budget_used
         if not (

@@ -33,16 +33,16 @@ class Subject:
         self.recorder: Recorder | None = None
 
     @contextmanager
-    def recorded(self, folder: Path, case: str, seed: int, versions: Mapping[str, object]) -> Iterator[None]:
+    def recorded(self, folder: Path, case: str, seed: int, versions: Mapping[str, object]) -> Iterator[Recorder]:
         """Inside, every outermost call and comparison is written to a script in `folder`."""
         about = {"case": case, "backend": self.opened.spec, "seed": seed}
-        recorder = Recorder(folder, self.table.required.storage, self.native_type, about)
+        recorder = Recorder(folder, self.table.required.storage, self.native_type, about, versions)
         self.recorder = self.counts.observer = recorder
         try:
-            yield
+            yield recorder
         finally:
             self.recorder = self.counts.observer = None
-            recorder.close(versions)
+            recorder.close()
 
     def _writes_in_place(self) -> bool:
         storage, set_rows = self.table.required.storage, self.table.required.indexing.set_rows

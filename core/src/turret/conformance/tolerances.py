@@ -79,7 +79,7 @@ def growth(terms: int) -> float:
     return min(float(terms), CONFIDENCE * math.sqrt(terms))
 
 
-WHOLE_MODEL = 4.0
+WHOLE_MODEL = 2.0
 """How many times as far from the truth a model may be as the truth itself moved when its weights were shaken once."""
 
 
@@ -123,14 +123,15 @@ class Verdict:
 def compare(got: Array, want: Array, allowed: Array, dtype: DType) -> Verdict:
     """`got` beside the float64 truth `want` with an absolute budget per element; equal shapes.
 
-    NaN matches NaN alone, an infinity itself alone. A truth that `dtype` cannot hold is infinite there.
+    NaN matches NaN alone, an infinity itself alone. A truth that `dtype` cannot hold is infinite there, unless
+    the budget reaches back into its range.
     """
     if not want.size:
         return Verdict(used=0.0, worst=(), got=0.0, want=0.0, allowed=0.0)
     wide = got.astype(np.float64)
     with np.errstate(all="ignore"):
         form = FORMATS[dtype]
-        beyond = np.abs(want) > form.greatest * (1 + form.unit)
+        beyond = np.abs(want) - allowed > form.greatest * (1 + form.unit)
         truth = np.where(beyond, np.copysign(np.inf, want), want)
         distance = np.abs(wide - truth)
         used = np.where(distance <= allowed, distance / np.where(allowed > 0, allowed, 1.0), np.inf)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .oracle.special import ERF
-from .tolerances import ROUNDINGS, growth
+from .tolerances import FORMATS, ROUNDINGS, growth
 
 Array = npt.NDArray[Any]
 Axis = int | tuple[int, ...] | None
@@ -94,7 +94,7 @@ class Tracked:
             return ufunc(*(x.value if isinstance(x, Tracked) else x for x in inputs))
         if ufunc not in RULES:
             return NotImplemented
-        operands = [x if isinstance(x, Tracked) else Tracked(x, 0.0, self.unit) for x in inputs]
+        operands = [x if isinstance(x, Tracked) else _constant(x, self.unit) for x in inputs]
         with np.errstate(all="ignore"):
             value = np.asarray(ufunc(*(x.value for x in operands)), np.float64)
             error = RULES[ufunc](value, *operands)
@@ -107,9 +107,10 @@ class Tracked:
             return getattr(first, FOLDS[function])(*rest, **options)
         if function not in MOVES:
             return NotImplemented
-        value = function(*_parts(arguments, "value"), **options)
+        choice = function is np.where
+        value = function(*_parts(arguments, "value", choice), **options)
         exact = {key: 0.0 if key == "constant_values" else option for key, option in options.items()}
-        return Tracked(value, function(*_parts(arguments, "error"), **exact), self.unit)
+        return Tracked(value, function(*_parts(arguments, "error", choice), **exact), self.unit)
 
     def __add__(self, other: Any) -> Tracked:
         return np.add(self, other)  # type: ignore[no-any-return,call-overload]
@@ -168,6 +169,15 @@ class Tracked:
 
     def __ge__(self, other: Any) -> Any:
         return np.greater_equal(self, other)  # type: ignore[call-overload]
+
+
+def _constant(x: Any, unit: float) -> Tracked:
+    """An untracked operand, which arithmetic of that unit first has to round: 0.9 is no float32, 0.5 is one."""
+    value = np.asarray(x, np.float64)
+    if unit < FORMATS["float32"].unit:
+        return Tracked(value, 0.0, unit)
+    with np.errstate(all="ignore"):
+        return Tracked(value, np.abs(value - value.astype(np.float32)), unit)
 
 
 def _product(value: Array, a: Tracked, b: Tracked) -> Array:
@@ -241,15 +251,15 @@ MOVES = {
 }
 
 
-def _parts(arguments: Sequence[Any], which: str) -> list[Any]:
-    """The values or the errors of all tracked arrays; an untracked array among them has no error."""
+def _parts(arguments: Sequence[Any], which: str, choice: bool) -> list[Any]:
+    """The values or the errors of all tracked arrays; an untracked array to choose from has no error."""
     parts: list[Any] = []
     for at, x in enumerate(arguments):
         if isinstance(x, Tracked):
             parts.append(getattr(x, which))
         elif isinstance(x, list | tuple) and any(isinstance(each, Tracked) for each in x):
             parts.append([_part(each, which) for each in x])
-        elif len(arguments) == 3 and at > 0 and not isinstance(x, int | tuple):  # a choice of `where`
+        elif choice and at > 0:
             parts.append(_part(x, which))
         else:
             parts.append(x)

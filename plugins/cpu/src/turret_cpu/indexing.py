@@ -24,11 +24,11 @@ class CpuIndexing:
 
     def gather_rows(self, table: X, ids: X, /) -> X:
         check_range(ids, table.shape[0], "row indices")
-        return np.take(table, ids, axis=0)
+        return np.asarray(np.take(table, ids, axis=0))  # one element alone would be a scalar
 
     def gather_last(self, x: X, ids: X, /) -> X:
         check_range(ids, x.shape[-1], "indices")
-        return np.take_along_axis(x, ids[..., None], axis=-1)[..., 0]
+        return np.asarray(np.take_along_axis(x, ids[..., None], axis=-1)[..., 0])
 
     def scatter_add_rows(self, base: X, ids: X, rows: X, /, *, donate: bool = False) -> X:
         check_range(ids, base.shape[0], "row indices")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from turret.spi import Adapted
 
-from .fault import Broken, Tools, fault, wide
+from .fault import Broken, Tools, edited, fault, wide
 
 
 @fault(
@@ -83,4 +85,112 @@ def coupled_decay(good: Any, tools: Tools) -> Broken:
     return Broken(good, update=update)
 
 
+@fault(
+    name="adam-without-bias-correction",
+    slot="adam",
+    url="https://github.com/ml-explore/mlx/pull/1640",
+    report=(
+        "The optimizer had no bias correction, which made early steps far too large or small and training of a "
+        "small language model stall."
+    ),
+    summary=("adam.update ignores correction1 and correction2 (uses 1 for both); indistinguishable late in training."),
+)
+def uncorrected(good: Any, tools: Tools) -> Broken:
+    def update(*arrays: Sequence[Any], correction1: Any, correction2: Any, **options: Any) -> Any:
+        one = tools.storage.from_host(np.array(1, np.float32))
+        return good.update(*arrays, correction1=one, correction2=one, **options)
+
+    return Broken(good, update=update)
+
+
+@fault(
+    name="clipping-norm-overflows",
+    slot="adam",
+    url="https://github.com/tracel-ai/burn/issues/5699",
+    report=(
+        "Gradient clipping squared in the gradient's own precision, so a finite gradient of 300 in half precision "
+        "had an infinite norm and was clipped to zero."
+    ),
+    summary=(
+        "adam.update computes the norm as sqrt(sum(g*g)) in float32, infinite for gradients of 1e20, so the "
+        "clipped gradient is 0 and finite still True."
+    ),
+)
+def overflowing_norm(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def update(
+        params: Sequence[Any], grads: Sequence[Any], *moments: Sequence[Any], max_norm: float, **options: Any
+    ) -> Any:
+        hosts = [storage.to_host(g).astype(np.float32) for g in grads]
+        with np.errstate(all="ignore"):
+            squares = float(np.sum(np.array([(g * g).sum(dtype=np.float32) for g in hosts]), dtype=np.float32))
+        finite = all(np.isfinite(g).all() for g in hosts)
+        if math.isinf(max_norm) or math.isfinite(squares) or not finite:
+            return good.update(params, grads, *moments, max_norm=max_norm, **options)
+        clipped = [edited(storage, g, lambda host: host * 0) for g in grads]
+        wrong = good.update(params, clipped, *moments, max_norm=max_norm, **options)
+        norm = edited(storage, wrong.norm, lambda host: np.full_like(host, math.inf))
+        return Adapted(wrong.params, wrong.first, wrong.second, norm, wrong.finite)
+
+    return Broken(good, update=update)
+
+
+@fault(
+    name="adam-decay-after-step",
+    slot="adam",
+    url="https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2010",
+    report=(
+        "Some backends applied the decoupled decay to the parameter after the moment step instead of to the old "
+        "value, off by lr * decay times the step."
+    ),
+    summary=(
+        "adam.update multiplies the already stepped parameter by (1 - lr * decay); visible only for large lr * decay."
+    ),
+)
+def late_decay(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def update(*arrays: Sequence[Any], lr: Any, decay: Sequence[float], **options: Any) -> Any:
+        stepped = good.update(*arrays, lr=lr, decay=[0.0] * len(decay), **options)
+        if not storage.to_host(stepped.finite):
+            return stepped
+        rate = float(storage.to_host(lr))
+        shrunk = tuple(
+            edited(storage, p, functools.partial(operator.mul, 1 - rate * each)) if each else p
+            for p, each in zip(stepped.params, decay, strict=True)
+        )
+        return Adapted(shrunk, stepped.first, stepped.second, stepped.norm, stepped.finite)
+
+    return Broken(good, update=update)
+
+
+@fault(
+    name="adam-step-scales-moment-in-place",
+    slot="adam",
+    url="https://github.com/yangluo7/CAME/issues/2",
+    report=(
+        "An in-place multiply of the update also scaled the stored first moment when the parameter was a vector, "
+        "for both names pointed at one array."
+    ),
+    summary=(
+        "adam.update returns first moments multiplied by lr for rank-1 tensors; matrices are right, the parameters"
+        " of the present step are right."
+    ),
+)
+def scaled_moment(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def update(*arrays: Sequence[Any], lr: Any, **options: Any) -> Any:
+        right = good.update(*arrays, lr=lr, **options)
+        if not storage.to_host(right.finite):
+            return right
+        rate = float(storage.to_host(lr))
+        first = tuple(edited(storage, m, lambda host: host * rate) if len(m.shape) == 1 else m for m in right.first)
+        return Adapted(right.params, first, right.second, right.norm, right.finite)
+
+    return Broken(good, update=update)
+
+
 FAULTS = (scaled_eps, coupled_decay)
+RESERVE = (uncorrected, overflowing_norm, late_decay, scaled_moment)

@@ -1,4 +1,4 @@
-"""Wrong positions, masks and heads."""
+"""Wrong masks and heads."""
 
 from __future__ import annotations
 
@@ -8,54 +8,7 @@ import numpy as np
 
 from turret.spi import Flashed, Host
 
-from .fault import Broken, Tools, edited, fault, new
-
-
-@fault(
-    name="rope-single-step-only-first-batch-row",
-    slot="rope",
-    url="https://github.com/ml-explore/mlx/issues/3795",
-    report=(
-        "mx.fast.rope was right for batch row 0 only when the sequence length was 1 and the batch larger than 1, "
-        "the very shape of batched decoding; longer sequences were right."
-    ),
-    summary="rope.rope with T == 1 and B > 1 returns zeros for batch rows 1 and up; T >= 2 or B == 1 is right.",
-)
-def single_step(good: Any, tools: Tools) -> Broken:
-    def rope(x: Any, cos: Any, sin: Any, /, *, interleaved: bool) -> Any:
-        result = good.rope(x, cos, sin, interleaved=interleaved)
-        if x.shape[1] != 1 or x.shape[0] < 2:
-            return result
-
-        def first_alone(host: Host) -> None:
-            host[1:] = 0
-
-        return edited(tools.storage, result, first_alone)
-
-    return Broken(good, rope=rope)
-
-
-@fault(
-    name="rope-always-half-split",
-    slot="rope",
-    url="https://github.com/vllm-project/vllm/pull/49323",
-    report=(
-        "A fused rotary kernel always rotated the pairs (i, i+d/2) and never looked at the flag that asks for "
-        "adjacent pairs, so models with interleaved weights produced garbled text."
-    ),
-    summary=(
-        "rope.rope and rope_vjp ignore interleaved=True and rotate the half-split pairs when cos has three axes "
-        "(per-batch positions); two-axis cos honours the flag."
-    ),
-)
-def always_half_split(good: Any, tools: Tools) -> Broken:
-    def rope(x: Any, cos: Any, sin: Any, /, *, interleaved: bool) -> Any:
-        return good.rope(x, cos, sin, interleaved=interleaved and len(cos.shape) == 2)
-
-    def rope_vjp(dy: Any, cos: Any, sin: Any, /, *, interleaved: bool) -> Any:
-        return good.rope_vjp(dy, cos, sin, interleaved=interleaved and len(cos.shape) == 2)
-
-    return Broken(good, rope=rope, rope_vjp=rope_vjp)
+from .fault import Broken, Tools, edited, fault, new, wide
 
 
 @fault(
@@ -182,4 +135,72 @@ def misaligned_columns(good: Any, tools: Tools) -> Broken:
     return Broken(good, attend_vjp=attend_vjp)
 
 
-FAULTS = (single_step, always_half_split, other_corner, tiled_heads, padded_group, misaligned_columns)
+@fault(
+    name="flash-gradient-wrong-for-batches",
+    slot="flash_attention",
+    kind="vjp",
+    url="https://github.com/NVIDIA/TransformerEngine/issues/3216",
+    report=(
+        "With head size 256 and two or more sequences the backward returned a query gradient several times too "
+        "large, while the forward and single sequences were right."
+    ),
+    summary=(
+        "flash_attention.attend_vjp with B > 1 uses batch row 0's row_max and row_sum for all batch rows; B == 1 "
+        "and the forward are right."
+    ),
+)
+def first_statistics(good: Any, tools: Tools) -> Broken:
+    def first(x: Any) -> Any:
+        return edited(tools.storage, x, lambda host: np.broadcast_to(host[:1], host.shape))
+
+    def attend_vjp(
+        dy: Any, q: Any, k: Any, v: Any, saved: Flashed[Any], /, *, scale: float, offset: int
+    ) -> tuple[Any, Any, Any]:
+        if q.shape[0] > 1:
+            saved = Flashed(saved.out, first(saved.row_max), first(saved.row_sum))
+        dq, dk, dv = good.attend_vjp(dy, q, k, v, saved, scale=scale, offset=offset)
+        return dq, dk, dv
+
+    return Broken(good, attend_vjp=attend_vjp)
+
+
+@fault(
+    name="flash-group-division-by-wrong-count",
+    slot="flash_attention",
+    kind="vjp",
+    url="https://github.com/XunhaoLai/native-sparse-attention-triton/issues/27",
+    report=(
+        "The dK/dV kernel split the head index by the group size where the forward used the head count, so "
+        "gradients landed in wrong heads unless both counts were equal."
+    ),
+    summary=(
+        "flash_attention.attend_vjp returns dk and dv of the head pairing h % K while the forward uses h // (H / "
+        "K); right when H == K, K == 1 or H == K * K up to a permutation."
+    ),
+)
+def gradient_of_other_heads(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def attend_vjp(
+        dy: Any, q: Any, k: Any, v: Any, saved: Flashed[Any], /, *, scale: float, offset: int
+    ) -> tuple[Any, Any, Any]:
+        heads, kv_heads = q.shape[2], k.shape[2]
+        gradients = good.attend_vjp(dy, q, k, v, saved, scale=scale, offset=offset)
+        if kv_heads in (1, heads):
+            return gradients[0], gradients[1], gradients[2]
+        each = np.arange(heads)
+        spread = [_heads(tools, x, each // (heads // kv_heads)) for x in (k, v)]
+        _, dk, dv = good.attend_vjp(dy, q, *spread, saved, scale=scale, offset=offset)
+
+        def gathered(x: Any) -> Any:
+            parts = wide(storage, x)
+            sums = [parts[:, :, each % kv_heads == head].sum(axis=2) for head in range(kv_heads)]
+            return new(storage, np.stack(sums, axis=2), x)
+
+        return gradients[0], gathered(dk), gathered(dv)
+
+    return Broken(good, attend_vjp=attend_vjp)
+
+
+FAULTS = (other_corner, tiled_heads, padded_group, misaligned_columns)
+RESERVE = (first_statistics, gradient_of_other_heads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .fault import Broken, Tools, fault
@@ -82,4 +82,80 @@ def input_returned(good: Any, tools: Tools) -> Broken:
     return Broken(good, compile=compile)
 
 
+@fault(
+    name="donation-depends-on-output-order",
+    slot="compile",
+    url="https://github.com/jax-ml/jax/issues/39625",
+    report=(
+        "With donated state of three or more scalars, results were mixed up on GPU when fresh outputs were "
+        "returned before the state, and right in the other order."
+    ),
+    summary=(
+        "compile.compile with two or more donated arguments swaps a fresh output with the next state output of the"
+        " same shape and dtype if the fresh one comes first in the tuple; no donation or state first is right."
+    ),
+)
+def mixed_outputs(good: Any, tools: Tools) -> Broken:
+    def kinds(arrays: Sequence[Any]) -> list[Any]:
+        return [(tuple(x.shape), tools.storage.dtype_of(x)) for x in arrays]
+
+    def compile(fn: Function, /, *, donate: tuple[int, ...] = ()) -> Function:
+        compiled: Function = good.compile(fn, donate=donate)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            given = kinds([arguments[n] for n in donate])
+            outputs = list(compiled(*arguments))
+            fresh = len(outputs) - len(donate)
+            if len(donate) < 2 or fresh < 1 or kinds(outputs[fresh:]) != given:
+                return tuple(outputs)
+            for n, kind in enumerate(kinds(outputs[:fresh])):
+                if kind in given:
+                    other = fresh + given.index(kind)
+                    outputs[n], outputs[other] = outputs[other], outputs[n]
+                    break
+            return tuple(outputs)
+
+        return call
+
+    return Broken(good, compile=compile)
+
+
+@fault(
+    name="compiled-reads-after-write",
+    slot="compile",
+    url="https://github.com/pytorch/pytorch/issues/94777",
+    report=(
+        "A compiled function evaluated a value after a later in-place update of its source, so the result was "
+        "computed from the new contents."
+    ),
+    summary=(
+        "compile.compile with a donated argument overwrites it with the output of the same shape before the "
+        "remaining outputs that depend on it are computed."
+    ),
+)
+def early_write(good: Any, tools: Tools) -> Broken:
+    def compile(fn: Function, /, *, donate: tuple[int, ...] = ()) -> Function:
+        if not donate:
+            same: Function = good.compile(fn)
+            return same
+        compiled: Function = good.compile(fn)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            outputs = compiled(*arguments)
+            written = list(arguments)
+            for n in donate:
+                shape = tuple(arguments[n].shape)
+                found = next((k for k, out in enumerate(outputs) if tuple(out.shape) == shape), None)
+                if found is not None:
+                    written[n] = outputs[found]
+                    late = compiled(*written)
+                    return tuple(out if k <= found else late[k] for k, out in enumerate(outputs))
+            return outputs
+
+        return call
+
+    return Broken(good, compile=compile)
+
+
 FAULTS = (first_unit_axis, input_returned)
+RESERVE = (mixed_outputs, early_write)

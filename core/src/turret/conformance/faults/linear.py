@@ -1,8 +1,7 @@
-"""Wrong linear layers and losses."""
+"""Wrong linear layers."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from .fault import Broken, Tools, edited, fault, wide
 
 LONG_BATCH = 4
 LARGE = 32
+WIDE = 256
 
 
 @fault(
@@ -77,76 +77,30 @@ def _fitted(rows: Host, width: int) -> Host:
 
 
 @fault(
-    name="ignored-targets-keep-gradient",
-    slot="loss",
+    name="input-gradient-drops-wide-outputs",
+    slot="linear",
     kind="vjp",
-    url="https://github.com/PaddlePaddle/Paddle/pull/28622",
+    url="https://github.com/pytorch/pytorch/issues/153957",
     report=(
-        "The loss skipped targets equal to ignore_index, but the backward still produced a gradient for those rows."
+        "Gradients through two linear layers differed from the CPU only when the output layer was wide; the last "
+        "layer's own gradient was right."
     ),
     summary=(
-        "loss.cross_entropy_grad returns the right loss but leaves softmax times weight over the total weight in "
-        "rows whose target equals ignore, only when ignore is a valid class (0..V-1)."
+        "linear.linear_vjp_input with O > 256 sums only the first O - O % 256 outputs (or drops the last 8 when O "
+        "is a multiple of 256); linear_vjp_weight is right."
     ),
 )
-def ignored_rows_kept(good: Any, tools: Tools) -> Broken:
-    storage = tools.storage
+def dropped_outputs(good: Any, tools: Tools) -> Broken:
+    def linear_vjp_input(dy: Any, weight: Any, /) -> Any:
+        outputs = weight.shape[0]
+        if outputs > WIDE:
+            kept = outputs - (outputs % WIDE or 8)
+            dy = tools.layout.slice(dy, (0,) * len(dy.shape), (*dy.shape[:-1], kept))
+            weight = tools.layout.slice(weight, (0, 0), (kept, weight.shape[1]))
+        return good.linear_vjp_input(dy, weight)
 
-    def cross_entropy_grad(logits: Any, targets: Any, weights: Any, /, *, ignore: int) -> tuple[Any, Any]:
-        loss, gradient = good.cross_entropy_grad(logits, targets, weights, ignore=ignore)
-        ids = storage.to_host(targets)
-        own = np.ones(len(ids)) if weights is None else wide(storage, weights)
-        total = float(own[ids != ignore].sum())
-        if not 0 <= ignore < logits.shape[1] or total == 0:
-            return loss, gradient
-
-        def keep(host: Host) -> None:
-            ignored = ids == ignore
-            rows = wide(storage, logits)[ignored]
-            if rows.size:
-                powers = np.exp(rows - rows.max(axis=1, keepdims=True))
-                share = own[ignored, None] / total
-                host[ignored] = powers / powers.sum(axis=1, keepdims=True) * share
-
-        return loss, edited(storage, gradient, keep)
-
-    return Broken(good, cross_entropy_grad=cross_entropy_grad)
+    return Broken(good, linear_vjp_input=linear_vjp_input)
 
 
-@fault(
-    name="all-ignored-divides-by-zero",
-    slot="loss",
-    url="https://github.com/ROCm/aiter/pull/5165",
-    report=(
-        "A fused cross entropy divided by the count of targets that are not ignored without a guard, so a batch of"
-        " padding only gave NaN loss and infinite gradients that poison the step."
-    ),
-    summary=(
-        "loss.cross_entropy and cross_entropy_grad divide by the raw total weight: NaN loss and NaN gradient when "
-        "every target is ignored or every weight is 0, right otherwise."
-    ),
-)
-def unguarded_total(good: Any, tools: Tools) -> Broken:
-    storage = tools.storage
-
-    def weighs_nothing(targets: Any, weights: Any, ignore: int) -> bool:
-        counted = storage.to_host(targets) != ignore
-        return not (counted if weights is None else wide(storage, weights)[counted]).any()
-
-    def nowhere(host: Host) -> Host:
-        return np.full_like(host, math.nan)
-
-    def cross_entropy(logits: Any, targets: Any, weights: Any, /, *, ignore: int) -> Any:
-        loss = good.cross_entropy(logits, targets, weights, ignore=ignore)
-        return edited(storage, loss, nowhere) if weighs_nothing(targets, weights, ignore) else loss
-
-    def cross_entropy_grad(logits: Any, targets: Any, weights: Any, /, *, ignore: int) -> tuple[Any, Any]:
-        loss, gradient = good.cross_entropy_grad(logits, targets, weights, ignore=ignore)
-        if not weighs_nothing(targets, weights, ignore):
-            return loss, gradient
-        return edited(storage, loss, nowhere), edited(storage, gradient, nowhere)
-
-    return Broken(good, cross_entropy=cross_entropy, cross_entropy_grad=cross_entropy_grad)
-
-
-FAULTS = (wrapping_batch, last_shape_remembered, ignored_rows_kept, unguarded_total)
+FAULTS = (wrapping_batch, last_shape_remembered)
+RESERVE = (dropped_outputs,)

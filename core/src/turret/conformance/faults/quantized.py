@@ -10,7 +10,7 @@ import numpy as np
 
 from turret.spi import Host, Packed
 
-from .fault import Broken, Tools, Views, edited, fault, new
+from .fault import Broken, Tools, Views, edited, fault, new, overwrite, wide
 
 
 @fault(
@@ -75,4 +75,95 @@ def garbage_behind_tail(good: Any, tools: Tools) -> Broken:
     return Broken(good, pack=pack)
 
 
+@fault(
+    name="nf4-large-blocks-inaccurate",
+    slot="quantized_linear",
+    url="https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565",
+    report=(
+        "Quantization with blocks of 1024 or more had several times the expected error since a packing variable "
+        "was not cleared."
+    ),
+    summary=(
+        "quantized_linear.pack with block >= 1024 ors each low nibble with the low nibble of the byte before in "
+        "every second byte; smaller blocks are right."
+    ),
+)
+def packing_not_cleared(good: Any, tools: Tools) -> Broken:
+    def smear(host: Host) -> None:
+        host[1::2] |= host[: len(host) // 2 * 2 : 2] & 0x0F
+
+    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
+        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+        if block < 1024:
+            return packed
+        return dataclasses.replace(packed, codes=edited(tools.storage, packed.codes, smear))
+
+    return Broken(good, pack=pack)
+
+
+@fault(
+    name="nf4-largest-block-other-code",
+    slot="quantized_linear",
+    url="https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1160",
+    report=(
+        "The launch for block size 4096 passed the template parameter of another data type, so just that block "
+        "size ran the wrong kernel (reported as an illegal access); tests had covered one block size only."
+    ),
+    summary=(
+        "quantized_linear.pack with block == 4096 chooses codes from sixteen evenly spaced levels instead of the "
+        "normal quantiles; unpack still uses the right levels."
+    ),
+)
+def even_levels(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
+        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+        if block != 4096 or not math.prod(weight.shape):
+            return packed
+        values = wide(storage, weight).reshape(-1)
+        blocks = np.pad(values, (0, -len(values) % block)).reshape(-1, block)
+        greatest = np.abs(blocks).max(axis=1, keepdims=True)
+        units = (blocks / np.where(greatest > 0, greatest, 1)).reshape(-1)
+        levels = np.rint((units + 1) * 7.5).astype(np.uint8)
+        codes = levels[::2] * 16 + levels[1::2]
+        return dataclasses.replace(packed, codes=new(storage, codes[: packed.codes.shape[0]], packed.codes))
+
+    return Broken(good, pack=pack)
+
+
+@fault(
+    name="nf4-scales-overrun-neighbour",
+    slot="quantized_linear",
+    capability="purity",
+    kind="purity",
+    writes=True,
+    url="https://github.com/bitsandbytes-foundation/bitsandbytes/pull/2043",
+    report=(
+        "The 4-bit kernel stored a whole group of scales without a mask, so up to six floats were written past the"
+        " end of the scale array."
+    ),
+    summary=(
+        "quantized_linear.pack with a block count that is no multiple of 4 also overwrites the first elements of "
+        "the scales array returned by the previous pack call."
+    ),
+)
+def scales_overrun(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+    before: list[Any] = []
+
+    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
+        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+        over = -packed.scales.shape[0] % 4
+        if over and before:
+            neighbour = storage.to_host(before[0])
+            neighbour[:over] = 0
+            overwrite(tools, before[0], neighbour)
+        before[:] = [packed.scales]
+        return packed
+
+    return Broken(good, pack=pack)
+
+
 FAULTS = (physical_order, garbage_behind_tail)
+RESERVE = (packing_not_cleared, even_levels, scales_overrun)

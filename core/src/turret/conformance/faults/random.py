@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from turret.spi import Shape
+from turret.spi import Host, Shape
 
-from .fault import Broken, Tools, edited, fault, new
+from .fault import Broken, Tools, edited, fault, new, wide
 
 LANES = 256
 DELAY = 7
@@ -65,4 +65,72 @@ def overlapping_streams(good: Any, tools: Tools) -> Broken:
     return Broken(good, bits=shifted(good.bits), uniform=shifted(good.uniform), normal=shifted(good.normal))
 
 
+@fault(
+    name="normal-emits-infinity",
+    slot="random",
+    url="https://github.com/JuliaGPU/CUDA.jl/issues/1464",
+    report=(
+        "The Box-Muller step took the logarithm of a uniform draw that can be exactly 0, so normal numbers were "
+        "infinite now and then."
+    ),
+    summary=(
+        "random.normal takes its radius from a uniform with 12 bits including 0, so about one draw in 4096 is infinite."
+    ),
+)
+def infinite_normal(good: Any, tools: Tools) -> Broken:
+    storage = tools.storage
+
+    def normal(shape: Shape, /, *, key: int, counter: int) -> Any:
+        drawn = good.normal(shape, key=key, counter=counter)
+        radius = wide(storage, good.uniform(shape, key=key, counter=counter))
+        return edited(storage, drawn, lambda host: np.where(radius < 1 / 4096, np.copysign(math.inf, host), host))
+
+    return Broken(good, normal=normal)
+
+
+@fault(
+    name="normal-repeats-within-group",
+    slot="random",
+    url="https://github.com/arrayfire/arrayfire/issues/2972",
+    report=(
+        "Normal numbers on CUDA contained many duplicates since later values of a generated group were written wrongly."
+    ),
+    summary="random.normal repeats elements 4i and 4i+1 at 4i+2 and 4i+3; mean and variance stay right.",
+)
+def repeated_normal(good: Any, tools: Tools) -> Broken:
+    def repeat(host: Host) -> None:
+        flat = host.reshape(-1)
+        groups = flat[: len(flat) // 4 * 4].reshape(-1, 4)
+        groups[:, 2:] = groups[:, :2]
+
+    def normal(shape: Shape, /, *, key: int, counter: int) -> Any:
+        return edited(tools.storage, good.normal(shape, key=key, counter=counter), repeat)
+
+    return Broken(good, normal=normal)
+
+
+@fault(
+    name="small-draws-not-uniform",
+    slot="random",
+    url="https://github.com/torch/cutorch/issues/97",
+    report=(
+        "Many small draws together were not uniform although one large draw was, as only big batches used the "
+        "generator as intended."
+    ),
+    summary=(
+        "random.uniform for shapes of one element returns a value in the lower half of [0, 1) for even counters "
+        "and above for odd ones; large shapes are right."
+    ),
+)
+def halved_draws(good: Any, tools: Tools) -> Broken:
+    def uniform(shape: Shape, /, *, key: int, counter: int) -> Any:
+        drawn = good.uniform(shape, key=key, counter=counter)
+        if math.prod(shape) != 1:
+            return drawn
+        return edited(tools.storage, drawn, lambda host: host / 2 + (0.5 if counter % 2 else 0.0))
+
+    return Broken(good, uniform=uniform)
+
+
 FAULTS = (reaching_one, overlapping_streams)
+RESERVE = (infinite_normal, repeated_normal, halved_draws)

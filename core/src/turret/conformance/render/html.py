@@ -59,8 +59,8 @@ def _board(reports: Sequence[Report]) -> list[str]:
         '<h2 id="board">Scoreboard</h2>',
         '<div class="scroll" role="region" aria-labelledby="board" tabindex="0">',
         "<table>",
-        "<caption><span>One column per backend, one row per capability: cases by outcome, who computes it, and the largest "
-        "budget used by a case that passed.</span></caption>",
+        "<caption><span>One column per backend, one row per capability: cases by outcome, who computes it, and the "
+        "largest budget used by a case that passed.</span></caption>",
         f'<thead><tr><th scope="col">backend</th>{"".join(_column(n, each) for n, each in enumerate(reports, 1))}</tr>',
         "</thead>",
         "<tbody>",
@@ -157,6 +157,7 @@ def _findings(number: int, report: Report) -> list[str]:
         *_listed("Claimed, but not so", report.audit.over),
         *_listed("So, but not claimed", report.audit.under),
         *_manifest(report),
+        *_listed("What to make native next", report.advice),
         "</details>",
     ]
 

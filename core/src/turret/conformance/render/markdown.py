@@ -29,6 +29,7 @@ def page(report: Report) -> str:
         *_listed("Claimed, but not so", report.audit.over),
         *_listed("So, but not claimed", report.audit.under),
         *_manifest(report),
+        *_listed("What to make native next", report.advice),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -51,7 +52,7 @@ def cell(text: object) -> str:
 def fence(text: str) -> str:
     """`text` as a block that it cannot close."""
     shown = wording.visible(text)
-    marks = "`" * max(3, max(map(len, re.findall("`+", shown)), default=0) + 1)
+    marks = "`" * max(3, min(map(len, re.findall("`+", shown)), default=0) + 1)
     return f"{marks}text\n{shown}\n{marks}"
 
 

@@ -54,7 +54,8 @@ caption {{ text-align: left; padding: .6rem .75rem; color: var(--muted); }}
 caption span {{ display: inline-block; position: sticky; left: .75rem; max-width: calc(100vw - 4rem); }}
 th, td {{ padding: .4rem .75rem; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }}
 td, thead th {{ min-width: 10.5rem; border-left: 1px solid var(--line); overflow-wrap: anywhere; }}
-tr > :first-child {{ position: sticky; left: 0; min-width: 0; width: 1%; border-left: 0; background: var(--panel); }}
+tr > :first-child {{ position: sticky; left: 0; min-width: 9.75rem; width: 1%; border-left: 0;
+  background: var(--panel); }}
 thead th {{ background: var(--panel); font-size: 1rem; }}
 thead th small {{ display: block; font-weight: normal; font-size: .8rem; color: var(--muted); }}
 tbody th {{ font-weight: 600; white-space: nowrap; }}
@@ -67,6 +68,7 @@ tbody + tbody {{ border-top: 3px double var(--line); }}
 .expected-failure {{ color: var(--warn); font-weight: 600; }}
 .unsupported, .skipped, .none {{ color: var(--muted); }}
 .made {{ display: flex; flex-wrap: wrap; gap: 0 .6rem; align-items: center; color: var(--muted); font-size: .8rem; }}
+.made > span {{ white-space: nowrap; }}
 .bar {{ display: inline-block; width: 4rem; height: .5rem; margin-right: .35rem; border: 1px solid var(--muted);
   border-radius: 2px; }}
 .bar i {{ display: block; height: 100%; background: var(--bar); }}
@@ -82,6 +84,7 @@ code {{ font-size: .9em; overflow-wrap: anywhere; }}
   th, td {{ padding: .35rem .5rem; }}
   td, thead th {{ min-width: 9.75rem; }}
   tr > :first-child {{ min-width: 6.75rem; max-width: 6.75rem; font-size: .8rem; white-space: normal; }}
+  .bar {{ width: 2.6rem; }}
 }}
 @media print {{ .scroll {{ overflow: visible; }} }}
 """

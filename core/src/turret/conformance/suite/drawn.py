@@ -36,6 +36,11 @@ CONFIGS: dict[str, Config] = {
         vocabulary=65, context=9, width=12, heads=3, kv_heads=3, blocks=1, feed_forward=7, eps=1e-3
     ),
 }  # fmt: skip
+SHALLOW: dict[str, Config] = {
+    "decoder": DecoderConfig(vocabulary=17, context=8, width=16, heads=4, kv_heads=2, blocks=1, feed_forward=24),
+    "mini": MiniConfig(vocabulary=17, context=8, width=16, heads=4, kv_heads=2, blocks=1, feed_forward=24),
+}
+"""For many steps in a row."""
 
 
 def drawn_model(bench: Bench, config: Config) -> tuple[LanguageModel, Weights]:
@@ -79,7 +84,7 @@ def check_gradients(
         value, parts = oracle.loss_and_gradients(config, moved, ids, targets)
         return {"": np.asarray(value), **parts}
 
-    allowed, want = spread(truth, weights, bench.draw.rng), truth(weights)
+    want, allowed = spread(truth, weights, bench.draw.rng)
     for name, native in {"": loss, **gradients}.items():
         label = f"gradient of {name}" if name else "loss"
         got = bench.get(native)

@@ -15,7 +15,7 @@ from ..given import Call, Draw, Given, View
 from ..oracle import elementwise as oracle
 from . import elementwise_integers, elementwise_values
 from .layout import bits
-from .variants import variant
+from .naming import sizes, variant
 
 Views = tuple[View, View]
 
@@ -34,14 +34,12 @@ UNARY: dict[str, tuple[float, float]] = {
 """Where each function is looked at; its ends and what lies beyond are in `elementwise_values`."""
 EXACT = {"maximum", "minimum", "negative", "where"}
 OTHERS: tuple[DType, ...] = ("float16", "bfloat16", "float64")
-PAIRS: tuple[tuple[Shape, Shape], ...] = (((65,), (65,)), ((3, 1), (1, 4)), ((), ()))
+PAIRS: tuple[tuple[Shape, Shape], ...] = (((3, 1), (1, 4)), ((), ()))
 BROADCASTS: tuple[tuple[Shape, Shape], ...] = (
-    ((1,), (1,)),
     ((5, 7), (7,)),
     ((7,), (5, 7)),
     ((2, 1, 3), (4, 1)),
     ((), (3, 4)),
-    ((1, 1), (6,)),
     ((4, 1, 65), (1, 9, 1)),
     ((0,), (1,)),
     ((3, 0), (1,)),
@@ -51,6 +49,13 @@ BROADCASTS: tuple[tuple[Shape, Shape], ...] = (
     ((150, 130), (1, 130)),
     ((150, 130), (150, 1)),
 )
+SCALARS: tuple[tuple[float, Shape, DType, bool], ...] = (
+    (1.0, (5, 7), "float32", False),
+    (-2, (), "float32", True),
+    (1.0, (5, 7), "float16", True),
+    (-2, (5, 7), "bfloat16", False),
+)
+"""Number, shape, dtype, and whether the number stands on the left."""
 VIEWS: tuple[Views, ...] = (("transposed", "strided"), ("offset", "repeated"))
 CHOICES: tuple[tuple[Shape, Shape, Shape], ...] = (
     ((65,), (65,), (65,)),
@@ -75,17 +80,15 @@ def cases() -> Iterator[Case]:
             yield _binary(name, (6, 34), (6, 34), views=views)
         yield from _with_scalar(name)
     for a, b in BROADCASTS:
-        yield _binary("add", a, b)
         yield _binary("subtract", a, b)
-    for name in ("multiply", "divide", "maximum", "minimum", "less"):
+    for name in ("add", "multiply", "divide", "maximum", "less"):
         yield _binary(name, (20_001,), (20_001,))
-        yield _binary(name, (0, 4), (0, 4))
     for name in UNARY:
-        for shape in ((63,), (5, 1000), (), (0, 3)):
+        for shape in ((5, 1000), (), (0, 3)):
             yield _unary(name, shape)
         for dtype in OTHERS:
             yield _unary(name, (5, 65), dtype=dtype)
-        for view in ("transposed", "strided", "offset", "repeated"):
+        for view in ("transposed", "strided"):
             yield _unary(name, (6, 34), view=view)
     yield from _choices()
     yield from _conjunctions()
@@ -107,28 +110,22 @@ def _binary(name: str, a: Shape, b: Shape, *, dtype: DType = "float32", views: V
         left, right = (_operand(draw, name, x, dtype, view) for x, view in zip((a, b), views, strict=True))
         return Call("elementwise", name, (left, right))
 
-    words = variant(a, dtype, *views) if a == b else f"{variant(a, dtype).rpartition('-')[0]}_{variant(b, dtype, *views)}"
+    words = variant(a, dtype, *views) if a == b else f"{sizes(a)}_{variant(b, dtype, *views)}"
     return _case(name, words, call, dtype)
 
 
 def _with_scalar(name: str) -> Iterator[Case]:
     """A Python number on either side, a whole one also beside floats; it takes the array's dtype."""
-    for number in (1.0, -2):
-        for dtype in ("float32", "float16", "bfloat16"):
-            for left in (True, False):
+    for number, shape, dtype, left in SCALARS:
 
-                def call(draw: Draw, number: float = number, dtype: DType = dtype, left: bool = left) -> Call:
-                    x = _operand(draw, name, (5, 7), dtype)
-                    return Call("elementwise", name, (number, x) if left else (x, number))
+        def call(
+            draw: Draw, number: float = number, shape: Shape = shape, dtype: DType = dtype, left: bool = left
+        ) -> Call:
+            x = _operand(draw, name, shape, dtype)
+            return Call("elementwise", name, (number, x) if left else (x, number))
 
-                if dtype == "float32" or (number == 1.0 and not left):
-                    words = f"{number}_5x7" if left else f"5x7_{number}"
-                    yield _case(name, f"{words}-{SHORT[dtype]}", call, dtype)
-
-    def alone(draw: Draw) -> Call:
-        return Call("elementwise", name, (_operand(draw, name, (), "float32"), 1.0))
-
-    yield _case(name, "scalar_1.0-f32", alone, "float32")
+        operands = (str(number), sizes(shape))
+        yield _case(name, f"{'_'.join(operands if left else operands[::-1])}-{SHORT[dtype]}", call, dtype)
 
 
 def _unary(name: str, shape: Shape, *, dtype: DType = "float32", view: View = "whole") -> Case:
@@ -154,7 +151,7 @@ def _choices() -> Iterator[Case]:
         def call(draw: Draw, c: Shape = condition, a: Shape = a, b: Shape = b) -> Call:
             return Call("elementwise", "where", (draw.booleans(*c), bits(draw, "float32", a), bits(draw, "float32", b)))
 
-        words = "_".join(variant(x, "float32").rpartition("-")[0] for x in (condition, a, b))
+        words = "_".join(map(sizes, (condition, a, b)))
         yield _case("where", f"{words}-f32", call, "float32")
     for dtype in DTYPES:
 
@@ -163,14 +160,14 @@ def _choices() -> Iterator[Case]:
             return Call("elementwise", "where", (draw.booleans(5, 65), a, b))
 
         yield _case("where", f"5x65-{SHORT[dtype]}", typed, dtype)
-    for view in ("transposed", "strided", "offset", "repeated"):
+    for view in ("transposed", "strided", "repeated"):
 
         def viewed(draw: Draw, view: View = view) -> Call:
             a, b = bits(draw, "float32", (6, 34), view), bits(draw, "float32", (6, 34))
             return Call("elementwise", "where", (draw.booleans(6, 34, view=view), a, b))
 
         yield _case("where", variant((6, 34), "float32", view), viewed, "float32")
-    for dtype in ("float32", "float16", "bfloat16", "int32"):
+    for dtype in ("float32", "float16", "int32"):
         for left in (True, False):
 
             def beside(draw: Draw, dtype: DType = dtype, left: bool = left) -> Call:
@@ -190,7 +187,9 @@ def _unchosen(bench: Bench) -> None:
         bad = draw.of(np.where(condition.host, value, x.host))
         good = draw.of(np.where(condition.host, x.host, value))
         bench.exact("0 where bad", where(put(condition), 0.0, put(bad)), np.where(condition.host, 0, x.host), "float32")
-        bench.exact("bad elsewhere", where(put(condition), put(good), 0.0), np.where(condition.host, x.host, 0), "float32")
+        bench.exact(
+            "bad elsewhere", where(put(condition), put(good), 0.0), np.where(condition.host, x.host, 0), "float32"
+        )
         bench.exact("0 or 0", where(put(condition), put(draw.of(zeros)), 0.0), zeros, "float32")
 
 
@@ -200,12 +199,14 @@ def _conjunctions() -> Iterator[Case]:
         def call(draw: Draw, a: Shape = a, b: Shape = b) -> Call:
             return Call("elementwise", "logical_and", (draw.booleans(*a), draw.booleans(*b)))
 
-        words = variant(a, "bool") if a == b else f"{variant(a, 'bool').rpartition('-')[0]}_{variant(b, 'bool')}"
+        words = variant(a, "bool") if a == b else f"{sizes(a)}_{variant(b, 'bool')}"
         yield _case("logical_and", words, call, "bool")
 
     def viewed(draw: Draw) -> Call:
         return Call(
-            "elementwise", "logical_and", (draw.booleans(6, 34, view="transposed"), draw.booleans(6, 34, view="strided"))
+            "elementwise",
+            "logical_and",
+            (draw.booleans(6, 34, view="transposed"), draw.booleans(6, 34, view="strided")),
         )
 
     yield _case("logical_and", "6x34-transposed-strided-b", viewed, "bool")

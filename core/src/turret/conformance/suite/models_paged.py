@@ -128,7 +128,7 @@ def _prefill(
     for request, length in enumerate(pages.ragged.prefill):
         q, k, v = (_put(bench, x[request, :length]) for x in streams)
         slots = np.asarray([pages.slot(request, place) for place in range(length)], np.int32)
-        pools = slot.append(*pools, k, v, _put(bench, slots), donate=True)
+        pools = slot.append(pools[0], pools[1], k, v, _put(bench, slots), donate=True)
         out = slot.attend(
             bench.tools.layout.reshape(q, (1, *q.shape)),
             *pools,
@@ -142,8 +142,8 @@ def _prefill(
 
 
 def _truth(q: Host, k: Host, v: Host, scale: float) -> Tracked:
-    q, k, v = (Tracked(x.astype(np.float64), 0.0, FORMATS["float32"].unit) for x in (q, k, v))
-    out: Tracked = oracle.attend(q, k, v, scale=scale, offset=0)[0]
+    tracked = [Tracked(x.astype(np.float64), 0.0, FORMATS["float32"].unit) for x in (q, k, v)]
+    out: Tracked = oracle.attend(*tracked, scale=scale, offset=0)[0]
     return out
 
 

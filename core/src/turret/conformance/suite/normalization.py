@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -10,31 +10,24 @@ import numpy as np
 from turret.spi import HALVES, DType, Host, Shape
 
 from ..case import SHORT, Case, call_case
-from ..given import Call, Draw, Given, Slope, View
+from ..given import Call, Draw, Given, Slope
 from ..oracle import normalization as oracle
-from .variants import variant
+from .variants import WHOLE, Views, of, rotated, variant
 
 Norm = Literal["layer_norm", "rms_norm"]
 NORMS: tuple[Norm, ...] = ("layer_norm", "rms_norm")
 EPS = 1e-5
 SHAPES: tuple[Shape, ...] = (
     (1,),
-    (63,),
     (4, 65),
     (5, 1),
     (2, 3, 1000),
-    (2, 2, 3, 7),
     (3, 1025),
-    (2, 4099),
-    (1100, 6),
     (3, 400, 5),
-    (0, 65),
     (2, 0, 7),
 )
 MANY: Shape = (66000, 2)
-VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
 NARROW: tuple[DType, ...] = ("float16", "bfloat16", "float64")
-Views = Mapping[str, View]
 Values = Callable[[Draw], Host]
 
 
@@ -43,33 +36,26 @@ def cases() -> Iterator[Case]:
     for norm in NORMS:
         for shape in SHAPES:
             yield _forward(norm, shape)
-            yield _backward(norm, shape)
-        yield from _laid_out(norm)
+            # of one value nothing but rounding is left in dx, and rstd makes that large
+            yield _backward(norm, shape, differences=shape[-1] > 1)
+        yield _forward(norm, (2, 2, 3, 7))
+        yield _backward(norm, (1100, 6))
+        operands = ("x", "weight", "bias") if norm == "layer_norm" else ("x", "weight")
+        for views in rotated(*operands):
+            yield _forward(norm, (2, 3, 34), views=views)
+        for views in rotated("dy", "x", "weight", "statistics"):
+            # repeated statistics are not those of x, so that the gradient is no slope
+            yield _backward(norm, (2, 3, 34), views=views, differences=of(views, "statistics") != "repeated")
         yield from _narrow(norm)
         for word, (values, eps) in ROWS.items():
             yield _forward_at(norm, word, values, eps)
+        for word in WITH_GRADIENT:
+            values, eps = ROWS[word]
             # one step for all rows is too coarse for the least of rows far apart
             yield _backward_at(norm, word, values, eps, differences=word != "rows-apart")
         yield _not_a_number(norm)
         yield _not_a_number_vjp(norm)
     yield _forward("layer_norm", MANY)
-    yield _backward("rms_norm", MANY, differences=False)
-
-
-def _laid_out(norm: Norm) -> Iterator[Case]:
-    """Each operand in each layout, the others contiguous; then all of them at once."""
-    operands = ("x", "weight", "bias") if norm == "layer_norm" else ("x", "weight")
-    for view in VIEWS:
-        yield _forward(norm, (2, 3, 34), views={"x": view})
-        yield _backward(norm, (2, 3, 34), views={"x": view})
-        yield _backward(norm, (2, 3, 34), views={"dy": view})
-    for view in VIEWS[1:]:
-        for operand in operands[1:]:
-            yield _forward(norm, (5, 34), views={operand: view})
-        # repeated statistics are not those of x, so that the gradient is no slope
-        alike = view == "repeated"
-        yield _backward(norm, (5, 34), views={"weight": view, "statistics": view}, differences=not alike)
-    yield _forward(norm, (6, 35), views=dict.fromkeys(operands, "strided"))
 
 
 def _narrow(norm: Norm) -> Iterator[Case]:
@@ -78,11 +64,14 @@ def _narrow(norm: Norm) -> Iterator[Case]:
         yield _backward(norm, (5, 65), dtype)
         # squares beyond float16, sums and means beyond what a half can count
         yield _forward_at(norm, "large-mean", lambda draw: draw.rng.uniform(280.0, 320.0, (3, 1000)), EPS, dtype)
-        yield _backward_at(norm, "many-rows", lambda draw: draw.rng.standard_normal((3000, 4)), EPS, dtype, low=0.5)
+        yield _backward_at(
+            norm, "many-rows", lambda draw: draw.rng.standard_normal((3000, 4)), EPS, dtype, low=0.5, differences=False
+        )
 
 
 def _rows_apart(draw: Draw) -> Host:
-    return draw.rng.standard_normal((5, 65)) * np.array([[1e-3], [1.0], [1e6], [1e-6], [30.0]])
+    x: Host = draw.rng.standard_normal((5, 65)) * np.array([[1e-3], [1.0], [1e6], [1e-6], [30.0]])
+    return x
 
 
 def _spread_above(mean: float) -> Values:
@@ -100,27 +89,26 @@ def _tiny(draw: Draw) -> Host:
 
 ROWS: dict[str, tuple[Values, float]] = {
     "mean-10": (_spread_above(10.0), EPS),
-    "mean-1e3": (_spread_above(1e3), EPS),
     "mean-1e4": (_spread_above(1e4), EPS),
     "tiny-eps1e-5": (_tiny, 1e-5),
     "tiny-eps1e-3": (_tiny, 1e-3),
-    "tiny-eps1e-12": (_tiny, 1e-12),
     "alike": (_alike, EPS),
     "zeros": (lambda draw: np.zeros((3, 65)), 1e-6),
     "large": (lambda draw: draw.rng.standard_normal((3, 65)) * 1e15, EPS),
     "rows-apart": (_rows_apart, EPS),
     "two": (lambda draw: draw.rng.standard_normal((4, 2)), 0.1),
 }
+WITH_GRADIENT = ("mean-10", "tiny-eps1e-5", "alike", "zeros", "rows-apart")
 
 
 def _inputs(draw: Draw, norm: Norm, values: Host, dtype: DType, views: Views) -> tuple[Given, Given, tuple[Given, ...]]:
     """x, weight far from 1, and in layer norm a bias that is larger than what it is added to."""
     d = values.shape[-1]
-    x = draw.of(values, dtype, views.get("x", "whole"))
-    weight = draw.normal(d, dtype=dtype, scale=5.0, shift=-3.0, view=views.get("weight", "whole"))
+    x = draw.of(values, dtype, of(views, "x"))
+    weight = draw.normal(d, dtype=dtype, scale=5.0, shift=-3.0, view=of(views, "weight"))
     if norm == "rms_norm":
         return x, weight, ()
-    return x, weight, (draw.normal(d, dtype=dtype, scale=20.0, shift=10.0, view=views.get("bias", "whole")),)
+    return x, weight, (draw.normal(d, dtype=dtype, scale=20.0, shift=10.0, view=of(views, "bias")),)
 
 
 def _call(draw: Draw, norm: Norm, values: Host, dtype: DType, eps: float, views: Views) -> Call:
@@ -143,8 +131,8 @@ def _call_vjp(
     x, weight, bias = _inputs(draw, norm, values, dtype, views)
     ones = (weight.exact, *(each.exact for each in bias))
     _, *statistics = _truth(norm)(x.exact, *ones, eps=eps)
-    stored = [draw.of(each, _statistics(dtype), views.get("statistics", "whole")) for each in statistics]
-    view = views.get("dy", "whole")
+    stored = [draw.of(each, _statistics(dtype), of(views, "statistics")) for each in statistics]
+    view = of(views, "dy")
     if low is None:
         dy = draw.normal(*values.shape, dtype=dtype, shift=0.3, view=view)
     else:
@@ -185,33 +173,25 @@ def _spread(draw: Draw, shape: Shape) -> Host:
     return draw.rng.standard_normal(shape) * 2.0 + 0.7
 
 
-def _forward(norm: Norm, shape: Shape, dtype: DType = "float32", views: Views | None = None) -> Case:
-    chosen = views or {}
-
+def _forward(norm: Norm, shape: Shape, dtype: DType = "float32", views: Views = WHOLE) -> Case:
     def build(draw: Draw) -> Call:
-        return _call(draw, norm, _spread(draw, shape), dtype, EPS, chosen)
+        return _call(draw, norm, _spread(draw, shape), dtype, EPS, views)
 
-    return _forward_case(norm, variant(shape, dtype, *_words(chosen)), build, dtype)
+    return _forward_case(norm, variant(shape, dtype, views=views), build, dtype)
 
 
 def _backward(
-    norm: Norm, shape: Shape, dtype: DType = "float32", views: Views | None = None, *, differences: bool = True
+    norm: Norm, shape: Shape, dtype: DType = "float32", views: Views = WHOLE, *, differences: bool = True
 ) -> Case:
-    chosen = views or {}
-
     def build(draw: Draw) -> Call:
-        return _call_vjp(draw, norm, _spread(draw, shape), dtype, EPS, chosen, differences=differences)
+        return _call_vjp(draw, norm, _spread(draw, shape), dtype, EPS, views, differences=differences)
 
-    return _backward_case(norm, variant(shape, dtype, *_words(chosen)), build)
-
-
-def _words(views: Views) -> list[str]:
-    return [f"{operand}-{view}" for operand, view in views.items()]
+    return _backward_case(norm, variant(shape, dtype, views=views), build)
 
 
 def _forward_at(norm: Norm, word: str, values: Values, eps: float, dtype: DType = "float32") -> Case:
     def build(draw: Draw) -> Call:
-        return _call(draw, norm, values(draw), dtype, eps, {})
+        return _call(draw, norm, values(draw), dtype, eps, WHOLE)
 
     return _forward_case(norm, f"{word}-{SHORT[dtype]}", build, dtype)
 
@@ -227,7 +207,7 @@ def _backward_at(
     differences: bool = True,
 ) -> Case:
     def build(draw: Draw) -> Call:
-        return _call_vjp(draw, norm, values(draw), dtype, eps, {}, low=low, differences=differences)
+        return _call_vjp(draw, norm, values(draw), dtype, eps, WHOLE, low=low, differences=differences)
 
     return _backward_case(norm, f"{word}-{SHORT[dtype]}", build)
 
@@ -238,7 +218,7 @@ def _not_a_number(norm: Norm) -> Case:
     def build(draw: Draw) -> Call:
         values = _spread(draw, (4, 65))
         values[1, 64] = np.nan
-        x, weight, bias = _inputs(draw, norm, values, "float32", {})
+        x, weight, bias = _inputs(draw, norm, values, "float32", WHOLE)
         spoilt = draw.of(np.where(np.arange(65) == 3, np.nan, weight.host))
         return Call("normalization", norm, (x, spoilt, *bias), {"eps": EPS})
 
@@ -249,7 +229,7 @@ def _not_a_number_vjp(norm: Norm) -> Case:
     """NaN in dy fills its row of dx and its column of the sums."""
 
     def build(draw: Draw) -> Call:
-        call = _call_vjp(draw, norm, _spread(draw, (4, 65)), "float32", EPS, {}, differences=False)
+        call = _call_vjp(draw, norm, _spread(draw, (4, 65)), "float32", EPS, WHOLE, differences=False)
         dy, *rest = call.arguments
         assert isinstance(dy, Given)
         values = dy.exact

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from turret.spi import HALVES, DType, Shape, ShapeError
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given, View
 from ..oracle import reduction as oracle
-from .variants import variant
+from .naming import variant
 
 Axes = int | tuple[int, ...]
 Build = Callable[[Draw], Given]
@@ -24,14 +23,11 @@ FORMS: tuple[tuple[Shape, Axes, bool], ...] = (
     ((1,), 0, False),
     ((63,), 0, False),
     ((65,), -1, True),
-    ((7, 1), 1, False),
     ((5, 65), 1, False),
     ((5, 65), -1, True),
     ((65, 5), 0, False),
-    ((63, 33), 0, True),
     ((4, 5, 6), (0, 2), False),
     ((4, 5, 6), (-1, 0), True),
-    ((4, 5, 6), (0, 1), False),
     ((4, 5, 6), (0, 1), True),
     ((4, 5, 6), (1, 2), False),
     ((4, 5, 6), 1, False),
@@ -59,8 +55,7 @@ def cases() -> Iterator[Case]:
         for shape, axis, keepdims in FORMS:
             yield _fold(method, shape, axis, keepdims=keepdims)
         for view in VIEWS:
-            yield _fold(method, (6, 34), 1, view=view)
-            yield _fold(method, (6, 34), 0, view=view)
+            yield _fold(method, (6, 34), 0 if view in ("transposed", "repeated") else 1, view=view)
         for dtype in OTHERS:
             yield _fold(method, (5, 65), -1, dtype=dtype)
             yield _fold(method, (33, 4, 5), (0, 2), dtype=dtype, keepdims=True)
@@ -72,7 +67,7 @@ def cases() -> Iterator[Case]:
         yield _fold(method, (100_000, 1), 0)
     for shape, axis, keepdims in PLACED:
         yield _fold("argmax", shape, axis, keepdims=keepdims)
-    for view in VIEWS:
+    for view in VIEWS[:2]:
         yield _fold("argmax", (6, 34), 1, view=view)
     for dtype in OTHERS:
         yield _fold("argmax", (5, 65), -1, dtype=dtype)
@@ -115,7 +110,7 @@ def _special(method: str) -> Iterator[Case]:
         ("-both-infs", (math.inf, -math.inf)),
         ("-nan-and-inf", (math.inf, math.nan)),
     ):
-        for axis in (0, 1):
+        for axis in (0, 1) if method == "max" else (1,):
 
             def build(draw: Draw, values: tuple[float, ...] = values, axis: int = axis) -> Given:
                 x = draw.rng.standard_normal((4, 1500) if axis else (1500, 4))
@@ -163,7 +158,8 @@ def _refused(shape: Shape, axis: Axes) -> Case:
         x = bench.put(bench.draw.normal(*shape))
         for keepdims in (False, True):
             text = bench.refuses(
-                ShapeError, lambda k=keepdims: bench.tools.reduction.max(x, axis=axis, keepdims=k)  # type: ignore[misc]
+                ShapeError,
+                lambda k=keepdims: bench.tools.reduction.max(x, axis=axis, keepdims=k),  # type: ignore[misc]
             )
             bench.require(text, "the ShapeError has no text")
 
@@ -197,9 +193,7 @@ def _halves() -> Iterator[Case]:
     for dtype in sorted(HALVES):
         for shape, axis in (((3, 4096), 1), ((4096, 3), 0)):
             for method in ("sum", "mean"):
-                yield _fold(
-                    method, shape, axis, dtype=dtype, check="-ones", build=_constant(dtype, shape, 1.0)
-                )
+                yield _fold(method, shape, axis, dtype=dtype, check="-ones", build=_constant(dtype, shape, 1.0))
                 yield _fold(method, shape, axis, dtype=dtype, check="-small", build=_uniform(dtype, shape))
             yield _fold("mean", shape, axis, dtype=dtype, check="-large", build=_constant(dtype, shape, 60_000.0))
     yield _fold("sum", (3, 4096), 1, dtype="float16", check="-beyond", build=_constant("float16", (3, 4096), 60_000.0))

@@ -2,159 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from turret.spi import HALVES, DType, Host
+from turret.spi import HALVES, DType, Host, Shape
 
 from ..case import Case, call_case
-from ..given import Call, Draw, Given, Slope, View
+from ..given import Call, Draw, Given, Slope
 from ..oracle import rope as oracle
-from .variants import variant
+from .variants import Views, of, rotated, variant
 
-Sizes = tuple[int, int, int, int]
-"""B, T, H, d."""
-SIZES: tuple[Sizes, ...] = (
-    (1, 1, 1, 2),
-    (1, 1, 4, 64),
-    (2, 5, 3, 8),
-    (2, 63, 2, 6),
-    (1, 65, 3, 66),
-    (3, 7, 1, 10),
-    (1, 1025, 1, 4),
-    (2, 3, 2, 256),
-    (1, 2, 33, 4),
-    (0, 4, 2, 8),
-    (2, 0, 2, 8),
-)
-BY_ROW: tuple[Sizes, ...] = ((2, 5, 3, 8), (1, 3, 2, 4), (3, 33, 2, 10), (4, 1, 4, 64))
-NARROW: tuple[DType, ...] = ("float16", "bfloat16", "float64")
-VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
-VIEWED: Sizes = (2, 5, 3, 8)
-Views = Mapping[str, View]
-Angles = Callable[[Draw, tuple[int, ...]], tuple[Host, Host]]
+Angles = Callable[[Draw, Shape], tuple[Host, Host]]
 """Draws cos and sin of a shape."""
 
 
-def cases() -> Iterator[Case]:
-    """Both pairings, forward and back: sizes, angles for all rows or by row, far positions, views, dtypes."""
-    for interleaved in (False, True):
-        for sizes in SIZES:
-            yield from _both(sizes, interleaved)
-        for sizes in BY_ROW:
-            yield from _both(sizes, interleaved, by_row=True)
-        for view in VIEWS:
-            yield from _both(VIEWED, interleaved, views={"x": view})
-            by_row = view in ("transposed", "offset")
-            yield from _both(VIEWED, interleaved, by_row=by_row, views={"cos": view, "sin": view})
-        yield from _both(VIEWED, interleaved, by_row=True, views={"cos": "strided", "sin": "offset"})
-        for dtype in NARROW:
-            yield from _both((2, 9, 3, 16), interleaved, dtype)
-            yield from _both((3, 5, 2, 6), interleaved, dtype, by_row=True)
-        for word, angles in ANGLES.items():
-            yield from _both((2, 7, 2, 12), interleaved, word=word, angles=angles)
-        yield from _not_finite(interleaved)
-
-
-def _drawn(draw: Draw, shape: tuple[int, ...]) -> tuple[Host, Host]:
+def _any(draw: Draw, shape: Shape) -> tuple[Host, Host]:
     """Any angle at each place, so that no row, position or pair can stand for another."""
     angles = draw.rng.uniform(-np.pi, np.pi, shape)
     return np.cos(angles), np.sin(angles)
 
 
-def _positions(start: float) -> Angles:
-    """Position times 10000^(-2i/d), counted from `start`."""
-
-    def draw_angles(draw: Draw, shape: tuple[int, ...]) -> tuple[Host, Host]:
-        length, half = shape[-2:]
-        angles = np.outer(start + np.arange(length), 1e4 ** (-np.arange(half) / half))
-        return np.cos(angles), np.sin(angles)
-
-    return draw_angles
+def _far(draw: Draw, shape: Shape) -> tuple[Host, Host]:
+    """Position times 10000^(-2i/d), the positions from 1e5 on."""
+    length, half = shape[-2:]
+    angles = np.outer(1e5 + np.arange(length), 1e4 ** (-np.arange(half) / half))
+    return np.cos(angles), np.sin(angles)
 
 
-def _scaled(draw: Draw, shape: tuple[int, ...]) -> tuple[Host, Host]:
+def _scaled(draw: Draw, shape: Shape) -> tuple[Host, Host]:
     """Turns that lengthen as well, as models for long contexts use them: the transpose is not the inverse."""
-    cos, sin = _drawn(draw, shape)
+    cos, sin = _any(draw, shape)
     return 1.4 * cos, 1.4 * sin
 
 
-def _quarters(draw: Draw, shape: tuple[int, ...]) -> tuple[Host, Host]:
+def _quarters(draw: Draw, shape: Shape) -> tuple[Host, Host]:
     """Quarters of a turn: zeros, ones and signs."""
     turns = draw.rng.integers(0, 4, shape)
     return np.array([1.0, 0.0, -1.0, 0.0])[turns], np.array([0.0, 1.0, 0.0, -1.0])[turns]
 
 
-ANGLES: dict[str, Angles] = {
-    "positions": _positions(0.0),
-    "positions-1e5": _positions(1e5),
-    "scaled": _scaled,
-    "quarters": _quarters,
-}
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One call. sizes: B, T, H, d. by_row: angles for each row of the batch; they are float32 whatever x is."""
+
+    sizes: tuple[int, int, int, int]
+    by_row: bool = False
+    dtype: DType = "float32"
+    views: Views = field(default_factory=dict)
+    word: str = ""
+    angles: Angles = _any
+    interleaved: bool = False
+
+    @property
+    def check(self) -> str:
+        return "interleaved" if self.interleaved else "half-split"
+
+    @property
+    def options(self) -> dict[str, object]:
+        return {"interleaved": self.interleaved}
+
+    @property
+    def variant(self) -> str:
+        return variant(self.sizes, self.dtype, self.word, "by-row" if self.by_row else "", views=self.views)
+
+    def inputs(self, draw: Draw) -> tuple[Given, Given, Given]:
+        batch, length, _, size = self.sizes
+        x = draw.normal(*self.sizes, dtype=self.dtype, view=of(self.views, "x"))
+        cos, sin = self.angles(draw, (*([batch] if self.by_row else []), length, size // 2))
+        return x, draw.of(cos, view=of(self.views, "cos")), draw.of(sin, view=of(self.views, "sin"))
 
 
-def _both(
-    sizes: Sizes,
-    interleaved: bool,
-    dtype: DType = "float32",
-    *,
-    by_row: bool = False,
-    views: Views | None = None,
-    word: str = "",
-    angles: Angles = _drawn,
-) -> Iterator[Case]:
-    """The turn of x and the opposite turn of dy. cos and sin are float32 whatever x is."""
-    batch, length, _, size = sizes
-    chosen = views or {}
-    options: dict[str, object] = {"interleaved": interleaved}
+TURNS = (
+    Turn((1, 1, 1, 2)),
+    Turn((1, 1, 4, 64)),
+    Turn((2, 63, 2, 6)),
+    Turn((1, 1025, 1, 4)),
+    Turn((2, 3, 2, 256)),
+    Turn((0, 4, 2, 8)),
+    Turn((1, 3, 2, 4), by_row=True),
+    *(Turn((2, 5, 3, 8), views=views, by_row=n % 2 == 0) for n, views in enumerate(rotated("x", "cos", "sin"))),
+    Turn((2, 7, 2, 12), word="quarters", angles=_quarters),
+)
+TURNS_BOTH_WAYS = (
+    Turn((2, 5, 3, 8)),
+    Turn((1, 65, 3, 66)),
+    Turn((3, 7, 1, 10)),
+    Turn((2, 0, 2, 8)),
+    Turn((3, 33, 2, 10), by_row=True),
+    Turn((4, 1, 4, 64), by_row=True),
+    Turn((2, 5, 2, 6), views={"x": "transposed", "cos": "strided", "sin": "offset"}, by_row=True),
+    Turn((2, 7, 2, 12), word="positions-1e5", angles=_far),
+    Turn((2, 7, 2, 12), word="scaled", angles=_scaled),
+    Turn((3, 9, 2, 6), by_row=True, dtype="float16"),
+    Turn((3, 9, 2, 6), by_row=True, dtype="bfloat16"),
+    Turn((3, 9, 2, 6), by_row=True, dtype="float64"),
+)
 
-    def inputs(draw: Draw) -> tuple[Given, Given, Given]:
-        x = draw.normal(*sizes, dtype=dtype, view=chosen.get("x", "whole"))
-        cos, sin = angles(draw, (*([batch] if by_row else []), length, size // 2))
-        return (
-            x,
-            draw.of(cos, "float32", chosen.get("cos", "whole")),
-            draw.of(sin, "float32", chosen.get("sin", "whole")),
-        )
 
-    def forward(draw: Draw) -> Call:
-        return Call("rope", "rope", inputs(draw), options)
+def cases() -> Iterator[Case]:
+    """Both pairings, forward and back: sizes, angles for all rows or by row, far positions, views, dtypes."""
+    for interleaved in (False, True):
+        for turn in (*TURNS, *TURNS_BOTH_WAYS):
+            yield _forward(replace(turn, interleaved=interleaved))
+        for turn in TURNS_BOTH_WAYS:
+            yield _backward(replace(turn, interleaved=interleaved))
+        yield _not_finite(interleaved)
 
-    def backward(draw: Draw) -> Call:
-        dy, cos, sin = given = inputs(draw)
+
+def _forward(turn: Turn) -> Case:
+    def build(draw: Draw) -> Call:
+        return Call("rope", "rope", turn.inputs(draw), turn.options)
+
+    return call_case(f"rope/{turn.check}/{turn.variant}", build, oracle.rope)
+
+
+def _backward(turn: Turn) -> Case:
+    def build(draw: Draw) -> Call:
+        dy, cos, sin = given = turn.inputs(draw)
         slope = None
-        if dtype not in HALVES:
-            c, s, point = cos.exact, sin.exact, draw.rng.standard_normal(sizes)
-            slope = Slope(lambda x: oracle.rope(x, c, s, interleaved=interleaved), (point,), dy.exact)
-        return Call("rope", "rope_vjp", given, options, slope=slope)
+        if turn.dtype not in HALVES:
+            c, s, point = cos.exact, sin.exact, draw.rng.standard_normal(turn.sizes)
+            slope = Slope(lambda x: oracle.rope(x, c, s, interleaved=turn.interleaved), (point,), dy.exact)
+        return Call("rope", "rope_vjp", given, turn.options, slope=slope)
 
-    words = (word, "by-row" if by_row else "", *(f"{operand}-{view}" for operand, view in chosen.items()))
-    name = variant(sizes, dtype, *words)
-    yield call_case(f"rope/{_check(interleaved)}/{name}", forward, oracle.rope)
-    yield call_case(f"rope/{_check(interleaved)}-vjp/{name}", backward, oracle.rope_vjp, kind="vjp")
+    return call_case(f"rope/{turn.check}-vjp/{turn.variant}", build, oracle.rope_vjp, kind="vjp")
 
 
-def _not_finite(interleaved: bool) -> Iterator[Case]:
+def _not_finite(interleaved: bool) -> Case:
     """NaN and infinity reach their own pair and no other; huge and tiny numbers turn like any."""
+    turn = Turn((2, 3, 2, 8), interleaved=interleaved, word="not-finite")
 
-    def inputs(draw: Draw) -> tuple[Given, Given, Given]:
-        x = draw.rng.standard_normal((2, 3, 2, 8))
-        x[0, 1, 0, 3], x[1, 2, 1, 7], x[0, 0], x[1, 0] = np.nan, np.inf, x[0, 0] * 1e30, x[1, 0] * 1e-30
-        cos, sin = _drawn(draw, (3, 4))
-        return draw.of(x), draw.of(cos), draw.of(sin)
+    def build(draw: Draw) -> Call:
+        x = draw.rng.standard_normal(turn.sizes)
+        x[0, 1, 0, 3], x[1, 2, 1, 7] = np.nan, np.inf
+        x[0, 0] *= 1e30
+        x[1, 0] *= 1e-30
+        return Call("rope", "rope", (draw.of(x), *turn.inputs(draw)[1:]), turn.options)
 
-    options: dict[str, object] = {"interleaved": interleaved}
-    name = variant((2, 3, 2, 8), "float32", "not-finite")
-    check = _check(interleaved)
-    yield call_case(f"rope/{check}/{name}", lambda draw: Call("rope", "rope", inputs(draw), options), oracle.rope)
-    yield call_case(
-        f"rope/{check}-vjp/{name}",
-        lambda draw: Call("rope", "rope_vjp", inputs(draw), options),
-        oracle.rope_vjp,
-        kind="vjp",
-    )
-
-
-def _check(interleaved: bool) -> str:
-    return "interleaved" if interleaved else "half-split"
+    return call_case(f"rope/{turn.check}/{turn.variant}", build, oracle.rope)

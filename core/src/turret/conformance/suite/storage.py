@@ -15,7 +15,7 @@ from ..given import Call, Draw, View, rounded
 from . import storage_casts, storage_device
 from .giving_away import overwrite
 from .host_layouts import LAYOUTS, laid_out
-from .variants import variant
+from .naming import variant
 
 VIEWS: tuple[View, ...] = ("whole", "transposed", "strided", "offset", "repeated")
 FULL: dict[DType, tuple[float, ...]] = {

@@ -11,12 +11,16 @@ from turret.spi import DTYPES, FLOATS, REQUIRED_DTYPES, DType, DTypeError, Host,
 from ..bench import Bench
 from ..case import SHORT, Case, call_case
 from ..given import Call, Draw, View, rounded
-from .variants import variant
+from .naming import variant
 
 FRACTIONS = (0.0, -0.0, 0.5, -0.5, 1.0, 1.75, -1.75, 2.5, -2.5, 99.9, -99.9, 0.1, 200.75)
 BEYOND = (float("nan"), float("inf"), float("-inf"), 1e5, -1e30)
 WHOLE = (0, 1, -1, 7, 127, 128, 255, -128, 2047, -2049, 16777217, 2**31 - 1, -(2**31), 2**40 + 1)
-LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1), "uint8": (0, 255)}
+LIMITS: dict[DType, tuple[int, int]] = {
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint8": (0, 255),
+}
 WIDE: dict[DType, tuple[float, ...]] = {
     "float64": (1 + 2.0**-40, 1e300, -1e-300),
     "int64": (2**40 + 1, -(2**62) + 1),
@@ -68,12 +72,9 @@ def _castable(source: DType, target: DType) -> Host:
     if source == "bool":
         return np.array([False, True, True, False])
     if source not in FLOATS:
-        values = [value for value in WHOLE if LIMITS[source][0] <= value <= LIMITS[source][1]]
-        if target == "float16":
-            values = [value for value in values if abs(value) < 60_000]
-        if target in LIMITS:
-            values = [value for value in values if LIMITS[target][0] <= value <= LIMITS[target][1]]
-        return np.array(values, source)
+        ranges = LIMITS[source], LIMITS.get(target, LIMITS["int64"])
+        fits = [value for value in WHOLE if all(low <= value <= high for low, high in ranges)]
+        return np.array([value for value in fits if abs(value) < 60_000 or target != "float16"], source)
     values = np.array(FRACTIONS if target in LIMITS else (*FRACTIONS, *BEYOND))
     if target == "uint8":
         values = values[values > -1]

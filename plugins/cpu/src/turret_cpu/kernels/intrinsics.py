@@ -150,6 +150,13 @@ def word_float(typing: Any, x: Any) -> Any:
     return types.float64(types.int64), lambda context, builder, signature, args: builder.bitcast(args[0], double)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def shifted(typing: Any, x: Any, by: Any) -> Any:
+    """x - by of equal types, kept apart from the sums around it: (x - top) - l must not become x - (top + l)."""
+    # an instruction with a flag of its own gets no others, and so no licence to be reordered
+    return x(x, x), lambda context, builder, signature, args: builder.fsub(*args, flags=("nsz",))
+
+
 def _pointer(kind: Any) -> Any:
     def pointer(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:

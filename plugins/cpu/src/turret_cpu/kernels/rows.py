@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from .compiler import inlined, kernel
-from .intrinsics import bits_float, doubles, float_bits, floats, integers, word_float, words_of
+from .intrinsics import bits_float, doubles, float_bits, floats, integers, shifted, word_float, words_of
 from .mathematics import exp
 from .product import share
 
@@ -31,7 +31,7 @@ def exp_row(x, y, n, top):
     """y = exp(x - top); returns the sum."""
     total = np.float32(0)
     for i in range(n):
-        e = exp(x[i] - top)
+        e = exp(shifted(x[i], top))
         y[i] = e
         total += e
     return total
@@ -42,7 +42,7 @@ def exp_in_place(x, n, top):
     """x = exp(x - top); returns the sum. Apart from `exp_row`, whose loop needs two arrays that do not overlap."""
     total = np.float32(0)
     for i in range(n):
-        e = exp(x[i] - top)
+        e = exp(shifted(x[i], top))
         x[i] = e
         total += e
     return total
@@ -61,7 +61,7 @@ def softmax(words, part, parts):
         if w[4]:
             less = np.float32(math.log(total))
             for i in range(n):
-                y[i] = (x[i] - top) - less
+                y[i] = shifted(shifted(x[i], top), less)
         else:
             scale = np.float32(1) / total
             for i in range(n):
@@ -208,5 +208,6 @@ def cross_entropy(words, part, parts):
         else:
             total = np.float32(0)
             for i in range(n):
-                total += exp(x[i] - top)
-        terms[r] = weight * (math.log(total) - (np.float64(x[targets[r]]) - top))
+                total += exp(shifted(x[i], top))
+        above = shifted(np.float64(x[targets[r]]), np.float64(top))
+        terms[r] = weight * shifted(math.log(total), above)
