@@ -2,6 +2,8 @@
 #   make demo    train a small model on the built-in text and look at what it learned
 #   make test    the tests; SLOW=1 adds the long ones
 #   make check   the gates: format, lint, types, layers, contracts
+#   make conformance  examine every backend that runs here, and the suite itself with one fault a slot
+#   make faults  hunt every fault of the catalogue on every backend that runs here
 #   make bench   time a training step beside PyTorch
 #   make wheels  build every distribution into dist/ and prove that they install
 #   make clean   remove .venv, dist and caches; runs/ stays
@@ -11,13 +13,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 DISTRIBUTIONS := core plugins/cpu
-SOURCES := core/src $(wildcard plugins/*/src) scripts benchmarks
+SOURCES := core/src $(wildcard plugins/*/src) examples/minimal_backend/src scripts benchmarks
+BACKENDS := cpu minimal
 SLOW ?=
 PYTEST_ARGS ?=
 OUT ?=
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench wheels clean
+.PHONY: demo test check conformance faults bench wheels clean
 
 demo: .venv/ready
 	@out="$(OUT)"; n=1; \
@@ -34,6 +37,14 @@ check: .venv/ready-dev
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
+
+conformance: .venv/ready-dev
+	for each in $(BACKENDS); do $(BIN)/turret conformance $$each || exit 1; done
+	$(BIN)/turret conformance faults --backend cpu
+	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
+
+faults: .venv/ready-dev
+	for each in $(BACKENDS); do $(BIN)/turret conformance faults --backend $$each || exit 1; done
 
 bench: .venv/ready-bench
 	$(BIN)/python benchmarks/train_step.py --peer torch --json
@@ -59,8 +70,17 @@ clean:
 
 .venv/ready-dev: .venv/ready requirements-dev.txt
 	$(PIP) --requirement requirements-dev.txt
+	$(PIP) --no-build-isolation --no-deps --editable examples/minimal_backend
 	@touch $@
 
-.venv/ready-bench: .venv/ready-dev requirements-bench.txt
+.venv/ready-conformance: .venv/ready-dev
+	for each in $(BACKENDS); do $(BIN)/turret conformance $$each || exit 1; done
+	$(BIN)/turret conformance faults --backend cpu
+	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
+
+faults: .venv/ready-dev
+	for each in $(BACKENDS); do $(BIN)/turret conformance faults --backend $$each || exit 1; done
+
+bench: .venv/ready-dev requirements-bench.txt
 	$(PIP) --requirement requirements-bench.txt
 	@touch $@

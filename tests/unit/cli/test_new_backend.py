@@ -111,7 +111,7 @@ def test_claims_badge_workflow_and_test_speak_of_this_backend(here: Path) -> Non
     assert main(["new-backend", "my-gpu"]) == 0
     files = written(here / "turret-my-gpu")
     claims = files["src/turret_my_gpu/conformance.toml"]
-    assert tomllib.loads(claims) == {"profiles": ["primitives", "training"]}
+    assert tomllib.loads(claims) == {"profiles": ["primitives", "inference", "training"]}
     uncommented = re.sub(r"(?m)^# (?=\[\[|case|reason|link|expires)", "", claims)
     (example,) = tomllib.loads(uncommented)["expected"]
     assert set(example) == {"case", "reason", "link", "expires"}

@@ -13,19 +13,20 @@ from turret.conformance.profiles import INFERENCE, PRIMITIVES, TRAINING
 from turret.conformance.results import Result
 
 Make = Callable[..., Result]
-GROUP_CHECKS = {"models": ("forward", "decode", "gradients", "training", "captured", "checkpoint", "paged")}
+CHECKS = {"models": ("forward", "decode", "gradients", "training", "captured", "checkpoint")}
 
 
 @pytest.fixture(autouse=True)
 def one_case_each(monkeypatch: pytest.MonkeyPatch) -> tuple[Case, ...]:
-    """A suite of one case a check, so that what a profile needs can be said in a line."""
+    """A suite of one case a check; those that the profile `training` needs are returned."""
 
     def case(name: str, kind: Any = "forward") -> Case:
         return Case(id=f"{name}/a-f32", body=lambda bench: None, kind=kind)
 
-    made = [case(f"{name}/{check}") for name in sorted(TRAINING) for check in GROUP_CHECKS.get(name, ("check",))]
+    made = [case(f"{name}/{check}") for name in sorted(TRAINING) for check in CHECKS.get(name, ("check",))]
     made.append(case("softmax/softmax-vjp", "vjp"))
-    monkeypatch.setattr(module, "all_cases", lambda: tuple(made))
+    unasked = [case(f"{name}/check") for name in ("flash_attention", "paged_attention", "quantized_linear")]
+    monkeypatch.setattr(module, "all_cases", lambda: (*made, *unasked))
     return tuple(made)
 
 

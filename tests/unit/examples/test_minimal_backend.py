@@ -135,6 +135,11 @@ def test_halves_accumulate_in_float32(tools: Toolset[Any]) -> None:
     assert (added.tolist(), added.dtype) == ([4096], np.float16)
 
 
+def test_a_half_is_rounded_once(tools: Toolset[Any]) -> None:
+    x = np.arange(1, 400, dtype=np.float16)
+    assert np.array_equal(tools.elementwise.rsqrt(x), (1 / np.sqrt(x.astype(np.float64))).astype(np.float16))
+
+
 @pytest.mark.parametrize("donate", [False, True])
 def test_rows_are_added_and_set_without_touching_the_base(tools: Toolset[Any], donate: bool) -> None:
     base, ids = np.zeros((3, 2), np.float32), np.array([2, 0, 2], np.int32)

@@ -57,7 +57,9 @@ class MinimalElementwise:
 
     @quiet
     def rsqrt(self, x: X, /) -> X:
-        return np.asarray(np.divide(1.0, np.sqrt(x)))
+        # Two operations are two roundings, which a half is too coarse for.
+        wide = np.float32 if x.dtype == np.float16 else x.dtype
+        return np.asarray(np.divide(1.0, np.sqrt(x, dtype=wide))).astype(x.dtype)
 
     @quiet
     def tanh(self, x: X, /) -> X:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 from turret.spi import ConfigError
 
 from . import (
@@ -74,9 +77,18 @@ RESERVE: tuple[Fault, ...] = (
 """Further faults, to be hunted where more is asked for than the published rate."""
 
 
+def find(names: Sequence[str] = ()) -> tuple[Fault, ...]:
+    """The faults of these names; none named: the whole catalogue. Raises: ConfigError for a name that is none."""
+    if not names:
+        return CATALOGUE
+    known = {each.name: each for each in (*CATALOGUE, *RESERVE)}
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(f"no fault {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see the catalogue"))
+    return tuple(known[name] for name in names)
+
+
 def by_name(name: str) -> Fault:
     """Raises: ConfigError."""
-    for each in (*CATALOGUE, *RESERVE):
-        if each.name == name:
-            return each
-    raise ConfigError(f"no fault {name!r}; `turret conformance faults --list` shows all names")
+    return find((name,))[0]

@@ -52,7 +52,7 @@ def cell(text: object) -> str:
 def fence(text: str) -> str:
     """`text` as a block that it cannot close."""
     shown = wording.visible(text)
-    marks = "`" * max(3, min(map(len, re.findall("`+", shown)), default=0) + 1)
+    marks = "`" * max(3, max(map(len, re.findall("`+", shown)), default=0) + 1)
     return f"{marks}text\n{shown}\n{marks}"
 
 

@@ -20,7 +20,7 @@ class NamespaceElementwise:
         rsqrt: Callable[..., Any] | None,
         erf: Callable[..., Any] | None,
     ) -> None:
-        self._xp = xp
+        self._xp, self._dtypes = xp, dtypes
         self.add, self.subtract, self.multiply, self.divide = xp.add, xp.subtract, xp.multiply, xp.divide
         self.maximum, self.minimum, self.negative = xp.maximum, xp.minimum, xp.negative
         self.exp, self.log, self.sqrt, self.tanh = xp.exp, xp.log, xp.sqrt, xp.tanh
@@ -30,4 +30,7 @@ class NamespaceElementwise:
         self.erf = erf or ComposedErf(xp, dtypes)
 
     def _composed_rsqrt(self, x: Any, /) -> Any:
+        if self._dtypes.is_half(x):  # two roundings to a half are one too many
+            wide = self._xp.astype(x, self._dtypes.get("float32"))
+            return self._xp.astype(self._composed_rsqrt(wide), x.dtype)
         return self._xp.divide(1.0, self._xp.sqrt(x))
