@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.metadata
 import math
 import os
 import sys
@@ -18,7 +18,7 @@ from turret.conformance.case import Case, call_case
 from turret.conformance.faults import run
 from turret.conformance.faults.catalogue import CATALOGUE, RESERVE, by_name
 from turret.conformance.faults.fault import Fault, Remembered, fault
-from turret.conformance.faults.opening import broken, infected, open_broken
+from turret.conformance.faults.opening import broken, infected, open_broken, shown
 from turret.conformance.given import Call, Draw
 from turret.conformance.oracle import activation as activation_oracle
 from turret.conformance.oracle import softmax as softmax_oracle
@@ -106,8 +106,9 @@ def test_only_the_named_slot_is_replaced(each: Fault, opened: OpenBackend) -> No
     differing |= {
         name for name in REQUIRED_SLOTS if getattr(changed.required, name) is not getattr(table.required, name)
     }
-    watched = {"layout"} if each.slot != "layout" else set()
-    assert differing - watched == ({each.slot} if each.slot else set())
+    # two kinds of faults listen at slots that go on working
+    watched = set(REQUIRED_SLOTS) if each.name == "failed-call-poisons-the-next" else {"layout"}
+    assert differing - (watched - {each.slot}) == ({each.slot} if each.slot else set())
 
 
 def test_a_slot_of_the_backend_itself_is_what_gets_broken(opened: OpenBackend) -> None:
@@ -419,6 +420,20 @@ def test_failed_first_call_is_remembered_as_success(wrong: Callable[[str], Tools
     assert compiled(normal(2)) == ()
 
 
+def test_product_after_a_failed_call_is_the_one_before(wrong: Callable[[str], Toolset[Any]]) -> None:
+    tools = wrong("failed-call-poisons-the-next")
+    a, b = normal(2, 3), normal(3, 2, seed=1)
+    before = tools.matmul.matmul(a, b)
+    with pytest.raises(DTypeError):
+        tools.storage.full((1,), 0.0, dtype="bfloat16")
+    assert np.array_equal(tools.matmul.matmul(-a, b), before)
+    assert np.array_equal(tools.matmul.matmul(-a, b), -before)
+    with pytest.raises(DTypeError):
+        tools.storage.full((1,), 0.0, dtype="bfloat16")
+    with pytest.raises(AttributeError):
+        tools.matmul.matmul(b, a)
+
+
 def test_threads_get_each_others_operand(wrong: Callable[[str], Toolset[Any]]) -> None:
     negative = wrong("kernel-cache-races").elementwise.negative
     assert negative(np.ones(1, np.float32))[0] == -1
@@ -462,17 +477,24 @@ def test_opening_twice_gives_the_closed_one(opened: OpenBackend) -> None:
     assert broken(fault, opened).tools.storage.full((1,), 0.0, dtype="float32").shape == (1,)
 
 
-def test_import_of_the_touching_target_leaves_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, device = target_of("import-touches-device")
-    module = target.partition(":")[0]
+def test_plugin_module_that_touches_is_shown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = by_name("import-touches-device")
+    info, _ = infected(each, INFO, "")
+    with shown(each):
+        points = {point.name: point for point in importlib.metadata.entry_points(group="turret")}
+        module = points[info.name].module
+        assert (dist := points[info.name].dist) is not None and dist.name == info.distribution
+    assert info.name not in {point.name for point in importlib.metadata.entry_points(group="turret")}
+
     assert module not in sys.modules, "nothing else may import it"
+    started: list[str] = []
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self.name))
     before = set(os.environ)
-    opening = importlib.import_module(module).open_broken
+    described = importlib.import_module(module).turret_backends()
     monkeypatch.delitem(sys.modules, module)
-    assert set(os.environ) - before == {"TURRET_CONFORMANCE_TOUCHED"}
-    assert opening(device).capabilities().required is not None
+    assert set(os.environ) - before == {"TURRET_CONFORMANCE_TOUCHED"} and started == ["device"]
+    assert [(x.name, x.distribution, x.target) for x in described] == [(info.name, info.distribution, info.target)]
 
 
 def softmax_case(name: str = "softmax/plain/3x5-f32") -> Case:

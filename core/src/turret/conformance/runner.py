@@ -71,7 +71,7 @@ def run(
             for kind, told in worker.answers(timeout_s):
                 if kind == "opened":
                     facts = facts or told
-                elif kind == "refused":
+                elif kind == "refused" and not worker.is_open:
                     problems.append(f"backend {backend!r} cannot be opened: {told}")
                     return Outcome(facts=facts, results=results, problems=problems, advice=advice)
                 elif kind == "result":
@@ -80,11 +80,14 @@ def run(
                     done += 1
                 elif kind == "advice":
                     advice = told
-                elif kind == "broken off":
-                    if facts is None or not worker.is_open:
-                        problems.append(f"backend {backend!r} cannot be opened: the process {told}")
-                        return Outcome(facts=facts, results=results, problems=problems, advice=advice)
-                    problems.append(f"all cases were done, then the process {told}")
+                elif kind == "broken off" and not worker.is_open:
+                    problems.append(f"backend {backend!r} cannot be opened: the process {told}")
+                    return Outcome(facts=facts, results=results, problems=problems, advice=advice)
+                elif kind in ("refused", "broken off"):
+                    count = "all cases" if done == len(batch) else f"{done} of {len(batch)} cases"
+                    what = f"the process {told}" if kind == "broken off" else f"it did not close: {told}"
+                    if (text := f"{count} were done, then {what}") not in problems:
+                        problems.append(text)
         finally:
             worker.end()
         left = left[max(done, 1) :]
@@ -192,11 +195,20 @@ class Worker:
         )
 
     def _death(self) -> str:
-        """How the process ended, and the last it said."""
+        """How the process ended, the last it said, and where it was."""
         status = self._process.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         if status == -getattr(signal, "SIGKILL", 9):
             how += " (the system does that when memory runs out)"
         self._noise.seek(0)
-        lines = [line for line in self._noise.read().decode(errors="replace").splitlines() if line.strip()]
-        return how + (f"; it said last: {' | '.join(lines[-LAST_LINES:])}" if lines else "")
+        said, frames = _last_words(self._noise.read().decode(errors="replace"))
+        how += f"; it said last: {' | '.join(said)}" if said else ""
+        return how + (f"; it was at: {' < '.join(frames)}" if frames else "")
+
+
+def _last_words(noise: str) -> tuple[list[str], list[str]]:
+    """(the last lines before a dump of `faulthandler`, the innermost frames of the dump)."""
+    said, _, dump = noise.partition("Fatal Python error")
+    _, _, current = dump.partition("Current thread")
+    frames = [line.strip().removeprefix("File ") for line in current.splitlines() if line.startswith("  File ")]
+    return [line for line in said.splitlines() if line.strip()][-LAST_LINES:], frames[:LAST_LINES]

@@ -112,7 +112,7 @@ def open_session(spec: str) -> Iterator[Session]:
         opened = Registry().open(spec)
         try:
             session = Session(opened, counts)
-        except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise PluginError(
                 f"backend {spec!r} opened, but its storage cannot make a first array: {type(error).__name__}: {error}; "
                 "start with `storage.full`, `from_host`, `to_host` and `device`"
@@ -130,12 +130,14 @@ def serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
     try:
         with open_session(request["backend"]) as session:
             tell(opened=asdict(session.facts()))
+            bad = False
             for name in request["cases"]:
                 tell(start=name)
                 case, folder = by_id[name], request["record"]
                 result = session.record(case, rules, Path(folder)) if folder else session.run(case, rules)
                 tell(result=result.as_json())
-            if request["advise"]:
+                bad |= result.status.bad
+            if request["advise"] and not bad:  # a slot that fails may well raise when it is timed
                 tell(advice=session.advice())
             tell(closing=True)
     except TurretError as error:

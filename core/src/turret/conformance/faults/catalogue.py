@@ -73,6 +73,7 @@ RESERVE: tuple[Fault, ...] = (
     *adam.RESERVE,
     *random.RESERVE,
     *compile.RESERVE,
+    *lifecycle.RESERVE,
 )
 """Further faults, to be hunted where more is asked for than the published rate."""
 
@@ -85,7 +86,9 @@ def find(names: Sequence[str] = ()) -> tuple[Fault, ...]:
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(f"no fault {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see the catalogue"))
+            raise ConfigError(
+                f"no fault {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see the catalogue")
+            )
     return tuple(known[name] for name in names)
 
 

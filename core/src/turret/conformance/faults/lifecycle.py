@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .fault import Broken, Fault, Table, Tools, fault
+from turret.spi import REQUIRED_SLOTS, DTypeError, OutOfMemory, ShapeError
+
+from .fault import Broken, Fault, Table, Tools, fault, with_slot
 
 POOLED_ROWS = 8
 UNARY = ("negative", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "isfinite")
@@ -195,6 +197,64 @@ FAULTS = (
     kept_per_shape,
     empty_after_failure,
 )
+
+
+def poisoned_by_failure(table: Table, tools: Tools) -> Table:
+    """Every required slot watched for failures, and a product that is not its own after one."""
+    failed: list[bool] = []
+    last: list[Any] = []
+
+    class Watched:
+        def __init__(self, good: Any) -> None:
+            self._good = good
+
+        def __getattr__(self, method: str) -> Any:
+            function = getattr(self._good, method)
+
+            def call(*arguments: Any, **options: Any) -> Any:
+                try:
+                    return function(*arguments, **options)
+                except (ShapeError, DTypeError, OutOfMemory):
+                    failed[:] = [True]
+                    raise
+
+            return call
+
+    def matmul(a: Any, b: Any, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+        result = tools.matmul.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+        if failed:
+            failed.clear()
+            if not last or tuple(last[0].shape) != tuple(result.shape):
+                raise AttributeError("'NoneType' object has no attribute 'run'")
+            return tools.storage.copy(last[0])
+        last[:] = [result]
+        return result
+
+    for slot in REQUIRED_SLOTS:
+        good = getattr(table.required, slot)
+        table = with_slot(table, slot, Watched(Broken(good, matmul=matmul) if slot == "matmul" else good))
+    return table
+
+
+failed_call_poisons_the_next = Fault(
+    name="failed-call-poisons-the-next",
+    capability="lifecycle",
+    slot="matmul",
+    kind="lifecycle",
+    url="https://github.com/microsoft/onnxruntime/issues/26655",
+    report=(
+        "When a context could not be created for lack of memory the run failed properly, but the next run skipped "
+        "creation and dereferenced the missing context."
+    ),
+    summary=(
+        "after any call that raised ShapeError, DTypeError or OutOfMemory, the next matmul on this backend returns"
+        " the result of the last successful product instead of its own when shapes agree, else raises "
+        "AttributeError."
+    ),
+    wrap=poisoned_by_failure,
+)
+
+RESERVE = (failed_call_poisons_the_next,)
 
 
 class Closable:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from turret.derived import fill
@@ -61,9 +66,33 @@ def broken(fault: Fault, opened: OpenBackend) -> OpenBackend:
 
 def infected(fault: Fault, info: BackendInfo, device: str) -> tuple[BackendInfo, str]:
     """Info and device string whose target opens the backend with the fault in it."""
-    module = "touching" if fault.name == TOUCHING else "opening"
-    target = f"{__package__}.{module}:open_broken"
-    return dataclasses.replace(info, target=target), f"{fault.name}.{info.target}@{device}"
+    wrong = dataclasses.replace(info, target=f"{__name__}:open_broken", probe=f"{__name__}:why_not")
+    if fault.name == TOUCHING:
+        wrong = dataclasses.replace(wrong, name="touching", distribution="turret-touching")
+    return wrong, f"{fault.name}.{info.target}@{device}"
+
+
+@contextmanager
+def shown(fault: Fault) -> Iterator[None]:
+    """While it lasts, a fault that lies in a plugin module is found among the installed plugins."""
+    if fault.name != TOUCHING:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        facts = Path(folder) / "turret_touching-1.0.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: turret-touching\nVersion: 1.0\n")
+        (facts / "entry_points.txt").write_text(f"[turret]\ntouching = {__package__}.touching\n")
+        sys.path.append(folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
+
+
+def why_not(device: str) -> str | None:
+    """The probe: the good backend was opened before its faults are looked for."""
+    return None
 
 
 def open_broken(device: str) -> Any:

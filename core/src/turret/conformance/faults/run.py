@@ -16,7 +16,7 @@ from ..subject import Subject
 from ..suite import all_cases
 from .catalogue import CATALOGUE
 from .fault import Fault
-from .opening import broken
+from .opening import broken, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,8 @@ class Hunt:
             )
         subject, ran = Subject(broken(fault, self._opened)), 0
         for case in cases:
-            result = execute(case, subject, self._rules)
+            with shown(fault):
+                result = execute(case, subject, self._rules)
             ran += result.status.ran
             if result.status.bad and not self.good(case).status.bad:
                 return Kill(

@@ -13,7 +13,7 @@ from turret.spi import HALVES, DType, Host, Shape
 from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import activation as oracle
-from .variants import WHOLE, Views, of, rotated, variant
+from .variants import WHOLE, Views, cut_out, of, rotated, variant
 
 if TYPE_CHECKING:
     from ..bench import Bench
@@ -75,10 +75,11 @@ def cases() -> Iterator[Case]:
         for dtype in NARROW:
             yield _forward(form, (5, 65), dtype)
             yield _backward(form, (5, 65), dtype)
-        for views in rotated(*form.operands)[::2]:
+        for views in rotated(*form.operands):
             yield _forward(form, (6, 34), views=views)
         for views in rotated("dy", *form.operands)[:2]:
             yield _backward(form, (6, 34), views=views)
+        yield from _cut_out(form)
         yield from _at(form, "ordinary", ORDINARY)
         yield from _at(form, "nan", NOT_NUMBERS)
         for dtype in SATURATED if form.check == "gelu-tanh" else WIDE:
@@ -106,6 +107,19 @@ def _backward(form: Form, shape: Shape, dtype: DType = "float32", views: Views =
 
 def _drawn(draw: Draw, operands: tuple[str, ...], shape: Shape, dtype: DType, views: Views) -> list[Given]:
     return [draw.normal(*shape, dtype=dtype, scale=2.0, view=of(views, operand)) for operand in operands]
+
+
+def _cut_out(form: Form) -> Iterator[Case]:
+    """As gate and up are where one product made them together."""
+
+    def build(draw: Draw) -> Call:
+        return form.call(*_drawn(draw, form.operands, (2, 4, 35), "float32", WHOLE))
+
+    def build_vjp(draw: Draw) -> Call:
+        return form.call_vjp(*_drawn(draw, ("dy", *form.operands), (2, 4, 35), "float32", WHOLE))
+
+    yield cut_out(f"activation/{form.check}", build, form.forward)
+    yield cut_out(f"activation/{form.check}-vjp", build_vjp, form.vjp, kind="vjp")
 
 
 def _at(form: Form, word: str, values: tuple[float, ...]) -> Iterator[Case]:

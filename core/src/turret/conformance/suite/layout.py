@@ -13,6 +13,7 @@ from turret.spi import DTYPES, FLOATS, DType, Shape
 from ..case import SHORT, Case, call_case
 from ..given import Call, Draw, Given, View
 from ..oracle import layout as oracle
+from . import layout_chains
 from .naming import sizes, variant
 
 Options = dict[str, object]
@@ -72,6 +73,11 @@ JOINS: tuple[tuple[tuple[Shape, ...], int], ...] = (
     (((3, 0), (3, 2)), 1),
     (tuple((i % 3, 2) for i in range(40)), 0),
     (((1000, 9), (65, 9)), 0),
+    (((5, 1), (5, 1), (5, 1)), 1),
+    (((1, 300), (1, 300), (1, 300), (1, 300)), 0),
+    (((300, 1), (300, 1), (300, 1), (300, 1)), 1),
+    (((4, 1, 1), (4, 1, 1), (4, 1, 1)), 2),
+    (((2, 1, 3), (2, 1, 3), (2, 1, 3)), 1),
 )
 PADS: tuple[tuple[Shape, tuple[tuple[int, int], ...]], ...] = (
     ((), ()),
@@ -137,6 +143,7 @@ def cases() -> Iterator[Case]:
     for view in VIEWS:
         yield _joined(((3, 4), (3, 4), (3, 4)), 1, view=view)
     yield _same_twice()
+    yield from layout_chains.cases()
 
 
 def bits(draw: Draw, dtype: DType, shape: Shape, view: View = "whole") -> Given:

@@ -14,7 +14,7 @@ from ..given import Call, Draw, Given, Slope
 from ..oracle import linear as oracle
 from ..tolerances import FORMATS
 from ..tracked import Tracked
-from .variants import WHOLE, Views, of, rotated, variant
+from .variants import WHOLE, Views, cut_out, of, rotated, variant
 
 Sizes = tuple[Shape, int, int]
 """Leading axes of x, I and O."""
@@ -26,11 +26,12 @@ SIZES: tuple[Sizes, ...] = (
     ((65,), 1, 130),
     ((63,), 130, 1),
     ((2, 3), 1000, 17),
-    ((2, 2, 5), 33, 31),
+    ((9, 2, 3), 33, 31),
     ((1025,), 9, 6),
+    ((4,), 7, 1025),
     ((2, 0), 5, 4),
 )
-MORE_SIZES: tuple[Sizes, ...] = (((1,), 1000, 65), ((300,), 64, 48), ((3,), 1025, 8), ((4,), 7, 1025), ((0,), 5, 4))
+MORE_SIZES: tuple[Sizes, ...] = (((1,), 1000, 65), ((300,), 64, 48), ((3,), 1025, 8), ((0,), 5, 4))
 WITHOUT_BIAS: tuple[Sizes, ...] = (((), 5, 3), ((2, 3), 1000, 17), ((300,), 64, 48))
 NARROW: tuple[DType, ...] = ("float16", "bfloat16", "float64")
 VIEWED: Sizes = ((2, 3), 34, 36)
@@ -54,6 +55,7 @@ def cases() -> Iterator[Case]:
         yield _weight(VIEWED, views=views)
     yield _forward(((70,), 65, 66), views={"x": "transposed", "weight": "transposed"})
     yield _weight(((70,), 65, 66), views={"x": "transposed", "dy": "transposed"})
+    yield from _cut_out()
     for dtype in NARROW:
         yield _forward(((2, 3), 65, 33), dtype)
         yield _forward(((70,), 64, 66), dtype, bias=False)
@@ -123,6 +125,21 @@ def _weight(sizes: Sizes, dtype: DType = "float32", *, views: Views = WHOLE) -> 
 
 def _slope(function: Callable[..., Any], dy: Given, *points: Host) -> Slope | None:
     return None if dy.dtype in HALVES else Slope(function, points, dy.exact)
+
+
+def _cut_out() -> Iterator[Case]:
+    def forward(draw: Draw) -> Call:
+        return Call("linear", "linear", (draw.normal(2, 5, 33), draw.normal(31, 33), draw.normal(31)))
+
+    def through(draw: Draw) -> Call:
+        return Call("linear", "linear_vjp_input", (draw.normal(2, 5, 31), draw.normal(31, 33)))
+
+    def across(draw: Draw) -> Call:
+        return Call("linear", "linear_vjp_weight", (draw.normal(2, 5, 31), draw.normal(2, 5, 33)))
+
+    yield cut_out("linear/linear", forward, oracle.linear)
+    yield cut_out("linear/input-vjp", through, oracle.linear_vjp_input, kind="vjp")
+    yield cut_out("linear/weight-vjp", across, oracle.linear_vjp_weight, kind="vjp")
 
 
 def _one_sign(dtype: DType) -> Iterator[Case]:

@@ -15,7 +15,7 @@ from ..given import Call, Draw, Given, Slope
 from ..oracle import loss as oracle
 from ..tolerances import FORMATS
 from ..tracked import Tracked
-from .variants import WHOLE, Views, of, rotated, variant
+from .variants import WHOLE, Views, cut_out, of, rotated, variant
 
 if TYPE_CHECKING:
     from ..bench import Bench
@@ -56,6 +56,7 @@ def cases() -> Iterator[Case]:
     yield _gradient(variant((66000, 2), "float32", "mixed"), _mixed(66000, 2), differences=False)
     for views in rotated("logits", "targets", "weights"):
         yield from _both(variant((6, 35), views=views), _mixed(6, 35), views=views)
+    yield _cut_out()
     for dtype in NARROW:
         yield from _both(variant((63, 65), dtype, "mixed"), _mixed(63, 65), dtype)
         yield from _both(f"far-apart-{SHORT[dtype]}", _far_apart, dtype)
@@ -245,6 +246,16 @@ def _gradient(
 
     truth, returns = oracle.cross_entropy_grad, _returns(dtype)
     return call_case(f"loss/cross-entropy-grad/{name}", call, truth, kind="vjp", returns=returns)
+
+
+def _cut_out() -> Case:
+    """Logits, targets and weights between others, as where a vocabulary was padded."""
+
+    def build(draw: Draw) -> Call:
+        batch = _mixed(7, 35)(draw)
+        return Call("loss", "cross_entropy_grad", batch.given(draw, "float32", WHOLE), {"ignore": batch.ignore})
+
+    return cut_out("loss/cross-entropy-grad", build, oracle.cross_entropy_grad, kind="vjp")
 
 
 def _returns(dtype: DType) -> tuple[DType, DType]:

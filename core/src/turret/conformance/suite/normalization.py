@@ -12,7 +12,7 @@ from turret.spi import HALVES, DType, Host, Shape
 from ..case import SHORT, Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import normalization as oracle
-from .variants import WHOLE, Views, of, rotated, variant
+from .variants import WHOLE, Views, cut_out, of, rotated, variant
 
 Norm = Literal["layer_norm", "rms_norm"]
 NORMS: tuple[Norm, ...] = ("layer_norm", "rms_norm")
@@ -20,6 +20,7 @@ EPS = 1e-5
 SHAPES: tuple[Shape, ...] = (
     (1,),
     (4, 65),
+    (1, 65),
     (5, 1),
     (2, 3, 1000),
     (3, 1025),
@@ -46,6 +47,7 @@ def cases() -> Iterator[Case]:
         for views in rotated("dy", "x", "weight", "statistics"):
             # repeated statistics are not those of x, so that the gradient is no slope
             yield _backward(norm, (2, 3, 34), views=views, differences=of(views, "statistics") != "repeated")
+        yield from _cut_out(norm)
         yield from _narrow(norm)
         for word, (values, eps) in ROWS.items():
             yield _forward_at(norm, word, values, eps)
@@ -56,6 +58,17 @@ def cases() -> Iterator[Case]:
         yield _not_a_number(norm)
         yield _not_a_number_vjp(norm)
     yield _forward("layer_norm", MANY)
+
+
+def _cut_out(norm: Norm) -> Iterator[Case]:
+    def build(draw: Draw) -> Call:
+        return _call(draw, norm, _spread(draw, (2, 4, 35)), "float32", EPS, WHOLE)
+
+    def build_vjp(draw: Draw) -> Call:
+        return _call_vjp(draw, norm, _spread(draw, (2, 4, 35)), "float32", EPS, WHOLE)
+
+    yield cut_out(f"normalization/{_check(norm)}", build, _truth(norm))
+    yield cut_out(f"normalization/{_check(norm)}-vjp", build_vjp, _truth_vjp(norm), kind="vjp")
 
 
 def _narrow(norm: Norm) -> Iterator[Case]:

@@ -18,8 +18,8 @@ from .row_ids import distinct, repeated
 from .samples import SAMPLES, Drawing, Sample
 
 HELD = 5
-SIZES = (3, 96)
-"""Rows: small, and large enough for buffers that a library keeps."""
+SIZES = (3, 97)
+"""Rows: small, and large enough for buffers that a library keeps; neither fills a whole block."""
 VIEWS: tuple[tuple[View, View], ...] = (("whole", "whole"), ("transposed", "strided"))
 Read = Callable[[Any, Any], Any]
 

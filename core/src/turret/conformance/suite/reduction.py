@@ -22,6 +22,9 @@ FOLDS = ("sum", "mean", "max")
 FORMS: tuple[tuple[Shape, Axes, bool], ...] = (
     ((1,), 0, False),
     ((63,), 0, False),
+    ((1500, 1), 1, False),
+    ((1, 1500), 0, True),
+    ((40, 1, 33), (1,), False),
     ((65,), -1, True),
     ((5, 65), 1, False),
     ((5, 65), -1, True),
@@ -37,6 +40,7 @@ FORMS: tuple[tuple[Shape, Axes, bool], ...] = (
 )
 PLACED: tuple[tuple[Shape, int, bool], ...] = (
     ((1,), 0, False),
+    ((1500, 1), 1, False),
     ((65,), 0, False),
     ((5, 65), 1, False),
     ((5, 65), -1, True),

@@ -12,7 +12,7 @@ from turret.spi import HALVES, DType, Host, Shape
 from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import rope as oracle
-from .variants import Views, of, rotated, variant
+from .variants import Views, cut_out, of, rotated, variant
 
 Angles = Callable[[Draw, Shape], tuple[Host, Host]]
 """Draws cos and sin of a shape."""
@@ -108,6 +108,7 @@ def cases() -> Iterator[Case]:
             yield _forward(replace(turn, interleaved=interleaved))
         for turn in TURNS_BOTH_WAYS:
             yield _backward(replace(turn, interleaved=interleaved))
+        yield _cut_out(Turn((2, 5, 3, 8), by_row=True, interleaved=interleaved))
         yield _not_finite(interleaved)
 
 
@@ -128,6 +129,15 @@ def _backward(turn: Turn) -> Case:
         return Call("rope", "rope_vjp", given, turn.options, slope=slope)
 
     return call_case(f"rope/{turn.check}-vjp/{turn.variant}", build, oracle.rope_vjp, kind="vjp")
+
+
+def _cut_out(turn: Turn) -> Case:
+    """As queries and keys are where one product made them together."""
+
+    def build(draw: Draw) -> Call:
+        return Call("rope", "rope", turn.inputs(draw), turn.options)
+
+    return cut_out(f"rope/{turn.check}", build, oracle.rope)
 
 
 def _not_finite(interleaved: bool) -> Case:

@@ -1,4 +1,4 @@
-"""One operation of every slot that takes arrays, small enough to be run many times: what rules for all are tried on."""
+"""The methods of every slot that takes arrays, at sizes small enough to run often: what rules for all are tried on."""
 
 from __future__ import annotations
 
@@ -80,26 +80,104 @@ def _classes(of: Drawing, n: int) -> tuple[Given, ...]:
     return of.normal(n, 2 * n), of.ids(n, size=2 * n)
 
 
+def _arithmetic(t: Tools, a: Any, b: Any) -> Any:
+    ops = t.elementwise
+    return (
+        *(op(a, b) for op in (ops.add, ops.subtract, ops.multiply, ops.divide, ops.maximum, ops.minimum)),
+        ops.subtract(1.5, a),
+        ops.negative(b),
+    )
+
+
+def _functions(t: Tools, x: Any) -> Any:
+    ops = t.elementwise
+    positive = ops.exp(x)
+    return positive, ops.log(positive), ops.sqrt(positive), ops.rsqrt(positive), ops.tanh(x), ops.erf(x)
+
+
+def _choices(t: Tools, a: Any, b: Any) -> Any:
+    ops = t.elementwise
+    less, finite = ops.less(a, b), ops.isfinite(a)
+    both = ops.logical_and(less, finite)
+    return less, finite, both, ops.equal(a, b), ops.less_equal(b, a), ops.where(both, a, b)
+
+
+def _folds(t: Tools, x: Any) -> Any:
+    fold = t.reduction
+    by_axis = [f(x, axis=axis) for f in (fold.sum, fold.mean, fold.max, fold.argmax) for axis in (0, 1)]
+    return (*by_axis, *(f(x, axis=(0, 1)) for f in (fold.sum, fold.mean, fold.max)))
+
+
+def _activations(t: Tools, x: Any, y: Any) -> Any:
+    ops = t.activation
+    return ops.gelu(x, form="erf"), ops.gelu(y, form="tanh"), ops.silu(x), ops.gated_silu(x, y)
+
+
+def _activation_vjps(t: Tools, x: Any, y: Any) -> Any:
+    ops = t.activation
+    gelus = [ops.gelu_vjp(x, y, form=form) for form in ("erf", "tanh")]
+    return (*gelus, ops.silu_vjp(x, y), ops.gated_silu_vjp(x, y, x))
+
+
+def _softmaxes(t: Tools, x: Any, dy: Any) -> Any:
+    y, z = t.softmax.softmax(x), t.softmax.log_softmax(x)
+    return y, z, t.softmax.softmax_vjp(dy, y), t.softmax.log_softmax_vjp(dy, z)
+
+
+def _norms(t: Tools, x: Any, w: Any, b: Any) -> Any:
+    slot = t.normalization
+    layer, rms = slot.layer_norm(x, w, b, eps=1e-5), slot.rms_norm(x, w, eps=1e-5)
+    return layer, rms, slot.layer_norm_vjp(x, x, w, layer.mean, layer.rstd), slot.rms_norm_vjp(x, x, w, rms[1])
+
+
+def _linears(t: Tools, x: Any, w: Any, b: Any) -> Any:
+    y = t.linear.linear(x, w, b)
+    return y, t.linear.linear(x, w, None), t.linear.linear_vjp_input(y, w), t.linear.linear_vjp_weight(y, x)
+
+
+def _losses(t: Tools, x: Any, ids: Any) -> Any:
+    return t.loss.cross_entropy(x, ids, None, ignore=-1), t.loss.cross_entropy_grad(x, ids, None, ignore=-1)
+
+
+def _ropes(t: Tools, x: Any, cos: Any, sin: Any) -> Any:
+    return t.rope.rope(x, cos, sin, interleaved=False), t.rope.rope_vjp(x, cos, sin, interleaved=True)
+
+
+def _attention(t: Tools, q: Any, k: Any, v: Any) -> Any:
+    out, probabilities = t.causal_attention.attend(q, k, v, scale=0.4, offset=0)
+    return out, probabilities, t.causal_attention.attend_vjp(out, q, k, v, probabilities, scale=0.4)
+
+
+def _flash(t: Tools, q: Any, k: Any, v: Any) -> Any:
+    saved = t.flash_attention.attend(q, k, v, scale=0.4, offset=0)
+    return saved, t.flash_attention.attend_vjp(q, q, k, v, saved, scale=0.4, offset=0)
+
+
+def _paged(t: Tools, q: Any, k: Any, v: Any, table: Any, starts: Any) -> Any:
+    return t.paged_attention.attend(q, k, v, table, starts, page=4, scale=0.4)
+
+
+def _quantized(t: Tools, x: Any, w: Any) -> Any:
+    slot = t.quantized_linear
+    packed = slot.pack(w, block=64, double=False)
+    y = slot.linear(x, packed, None)
+    return packed, slot.unpack(packed), y, slot.linear_vjp_input(y, packed)
+
+
 SAMPLES: tuple[Sample, ...] = (
-    Sample("storage-copy", _one, lambda t, x: t.storage.copy(x)),
-    Sample("storage-cast", _one, lambda t, x: t.storage.cast(t.elementwise.multiply(x, 100.0), "int32")),
-    Sample("matmul", _square, lambda t, a, b: t.matmul.matmul(a, b, transpose_b=True)),
-    Sample("elementwise-add", _pair, lambda t, a, b: t.elementwise.add(a, b)),
-    Sample("elementwise-subtract-number", _one, lambda t, x: t.elementwise.subtract(1.5, x)),
-    Sample("elementwise-exp", _one, lambda t, x: t.elementwise.exp(x)),
-    Sample("elementwise-erf", _one, lambda t, x: t.elementwise.erf(x)),
-    Sample("elementwise-less", _pair, lambda t, a, b: t.elementwise.less(a, b)),
-    Sample("elementwise-where", _pair, lambda t, a, b: t.elementwise.where(t.elementwise.less(a, b), a, b)),
-    Sample("reduction-sum", _one, lambda t, x: (t.reduction.sum(x, axis=1), t.reduction.sum(x, axis=0))),
-    Sample("reduction-of-all", _one, lambda t, x: (t.reduction.mean(x, axis=(0, 1)), t.reduction.max(x, axis=(0, 1)))),
-    Sample("reduction-argmax", _one, lambda t, x: t.reduction.argmax(x, axis=1)),
+    Sample("storage", _one, lambda t, x: (t.storage.copy(x), t.storage.cast(x, "int32"), t.storage.cast(x, "bool"))),
+    Sample("matmul", _square, lambda t, a, b: (t.matmul.matmul(a, b), t.matmul.matmul(b, a, transpose_b=True))),
+    Sample("elementwise-arithmetic", _pair, _arithmetic),
+    Sample("elementwise-functions", _one, _functions),
+    Sample("elementwise-choices", _pair, _choices),
+    Sample("reduction", _one, _folds),
     Sample("layout-reshape", _one, lambda t, x: t.layout.reshape(x, (x.shape[0] * x.shape[1],)), aliases=True),
     Sample("layout-concatenate", _pair, lambda t, a, b: t.layout.concatenate([a, b], axis=1), aliases=True),
     Sample("layout-pad", _one, lambda t, x: t.layout.pad(x, ((1, 0), (0, 2)), value=3.0), aliases=True),
     Sample(
-        "indexing-gather-rows",
-        lambda of, n: (of.normal(n, 2 * n), of.ids(2 * n, size=n)),
-        lambda t, x, ids: t.indexing.gather_rows(x, ids),
+        "indexing-gather",
+        lambda of, n: (of.normal(n, 2 * n), of.ids(2 * n, size=n), of.ids(n, size=2 * n)),
+        lambda t, x, ids, places: (t.indexing.gather_rows(x, ids), t.indexing.gather_last(x, places)),
     ),
     Sample(
         "indexing-scatter-add-rows",
@@ -111,29 +189,15 @@ SAMPLES: tuple[Sample, ...] = (
         lambda of, n: (of.normal(n, 2 * n), distinct(of.draw, n // 2, n), of.normal(n // 2, 2 * n)),
         lambda t, base, ids, rows: t.indexing.set_rows(base, ids, rows),
     ),
-    Sample("activation-gelu", _one, lambda t, x: t.activation.gelu(x, form="tanh")),
-    Sample("activation-gelu-vjp", _pair, lambda t, dy, x: t.activation.gelu_vjp(dy, x, form="erf")),
-    Sample("activation-gated-silu-vjp", _pair, lambda t, x, up: t.activation.gated_silu_vjp(x, x, up)),
-    Sample("softmax", _one, lambda t, x: t.softmax.softmax(x)),
-    Sample("softmax-vjp", _pair, lambda t, dy, y: t.softmax.softmax_vjp(dy, y)),
-    Sample("softmax-log", _one, lambda t, x: t.softmax.log_softmax(x)),
-    Sample("normalization-layer", _norm, lambda t, x, w, b: t.normalization.layer_norm(x, w, b, eps=1e-5)),
-    Sample("normalization-rms", _norm, lambda t, x, w, b: t.normalization.rms_norm(x, w, eps=1e-5)),
-    Sample("linear", _layer, lambda t, x, w, b: t.linear.linear(x, w, b)),
-    Sample("linear-vjp-input", _square, lambda t, dy, w: t.linear.linear_vjp_input(dy, w)),
-    Sample("linear-vjp-weight", _pair, lambda t, dy, x: t.linear.linear_vjp_weight(dy, x)),
-    Sample("loss", _classes, lambda t, x, ids: t.loss.cross_entropy_grad(x, ids, None, ignore=-1)),
-    Sample("rope", _turns, lambda t, x, cos, sin: t.rope.rope(x, cos, sin, interleaved=False)),
-    Sample("causal-attention", _heads, lambda t, q, k, v: t.causal_attention.attend(q, k, v, scale=0.4, offset=0)),
-    Sample("flash-attention", _heads, lambda t, q, k, v: t.flash_attention.attend(q, k, v, scale=0.4, offset=0)),
-    Sample(
-        "paged-attention",
-        _pages,
-        lambda t, q, k, v, table, starts: t.paged_attention.attend(q, k, v, table, starts, page=4, scale=0.4),
-    ),
-    Sample(
-        "quantized-linear",
-        lambda of, n: (of.normal(n, 64), of.normal(n, 64)),
-        lambda t, x, w: t.quantized_linear.linear(x, t.quantized_linear.pack(w, block=64, double=False), None),
-    ),
+    Sample("activation", _pair, _activations),
+    Sample("activation-vjps", _pair, _activation_vjps),
+    Sample("softmax", _pair, _softmaxes),
+    Sample("normalization", _norm, _norms),
+    Sample("linear", _layer, _linears),
+    Sample("loss", _classes, _losses),
+    Sample("rope", _turns, _ropes),
+    Sample("causal-attention", _heads, _attention),
+    Sample("flash-attention", _heads, _flash),
+    Sample("paged-attention", _pages, _paged),
+    Sample("quantized-linear", lambda of, n: (of.normal(n, 64), of.normal(n, 64)), _quantized),
 )

@@ -14,7 +14,7 @@ from ..given import Call, Draw, Slope
 from ..oracle import softmax as oracle
 from ..tolerances import FORMATS
 from ..tracked import Tracked
-from .variants import WHOLE, Views, of, rotated, variant
+from .variants import WHOLE, Views, cut_out, of, rotated, variant
 
 if TYPE_CHECKING:
     from ..bench import Bench
@@ -50,6 +50,7 @@ def cases() -> Iterator[Case]:
             yield _at(method, word, values)
         for word in WITH_GRADIENT:
             yield _at_vjp(method, word, ROWS[word])
+        yield from _cut_out(method)
         yield _unspecified(method)
     yield _forward("softmax", MANY)
 
@@ -142,6 +143,18 @@ def _at_vjp(method: str, word: str, values: Values) -> Case:
 
     name = f"softmax/{_check(method)}-vjp/{word}-f32"
     return call_case(name, build, GRADIENTS[method], kind="vjp")
+
+
+def _cut_out(method: str) -> Iterator[Case]:
+    def build(draw: Draw) -> Call:
+        return Call("softmax", method, (draw.normal(2, 4, 35),))
+
+    def build_vjp(draw: Draw) -> Call:
+        y = draw.of(FUNCTIONS[method](draw.rng.standard_normal((2, 4, 35))))
+        return Call("softmax", f"{method}_vjp", (draw.normal(2, 4, 35), y))
+
+    yield cut_out(f"softmax/{_check(method)}", build, FUNCTIONS[method])
+    yield cut_out(f"softmax/{_check(method)}-vjp", build_vjp, GRADIENTS[method], kind="vjp")
 
 
 def _unspecified(method: str) -> Case:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from turret.spi import DType, Shape
+import numpy as np
 
-from ..case import SHORT
-from ..given import View
+from turret.spi import FLOATS, DType, Shape
+
+from ..bench import Bench, flat
+from ..case import SHORT, Build, Case, Kind, Truth
+from ..given import Given, View
+from ..tolerances import FORMATS
+from ..tracked import Tracked
 from .naming import sizes
 
 VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
@@ -30,3 +36,38 @@ def variant(shape: Shape, dtype: DType = "float32", *words: str, views: Views = 
 
 def of(views: Views, operand: str) -> View:
     return views.get(operand, "whole")
+
+
+def cut_out(check: str, build: Build, truth: Truth, *, kind: Kind = "forward") -> Case:
+    """A float32 call all of whose arrays are cut out of the middle of larger ones, along every axis.
+
+    A row is contiguous, but neither rows nor blocks of rows follow each other; between them lie NaN and stray integers.
+    """
+
+    def body(bench: Bench) -> None:
+        call = build(bench.draw)
+        bench.context = f"{call.slot}.{call.method} of arrays cut out of larger ones"
+        method = getattr(getattr(bench.tools, call.slot), call.method)
+        results = flat(method(*(_inside(bench, x) for x in call.arguments), **call.options))
+        wants = flat(truth(*map(_tracked, call.arguments), **call.options))
+        bench.require(len(results) == len(wants), f"got {len(results)} results, wanted {len(wants)}")
+        for n, (result, want) in enumerate(zip(results, wants, strict=True)):
+            bench.close(f"result {n + 1}", result, want)
+
+    return Case(id=f"{check}/cut-out-f32", body=body, kind=kind)
+
+
+def _inside(bench: Bench, x: Any) -> Any:
+    if not isinstance(x, Given):
+        return x
+    stray = np.nan if x.dtype in FLOATS else 1
+    wide = np.full([size + 3 for size in x.shape], stray, x.host.dtype)
+    wide[(slice(1, -2),) * len(x.shape)] = x.host
+    stop = tuple(size + 1 for size in x.shape)
+    return bench.tools.layout.slice(bench.put(Given(wide, x.dtype)), (1,) * len(stop), stop)
+
+
+def _tracked(x: Any) -> Any:
+    if not isinstance(x, Given):
+        return x
+    return Tracked(x.exact, 0.0, FORMATS["float32"].unit) if x.dtype in FLOATS else x.exact

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turret.cli import main
+from turret.conformance.repro import write
+from turret.conformance.results import Status
+from turret.spi import BackendNotFound, ConfigError
+
+ODD = """
+import os, signal
+
+@replaces("matmul", "matmul")
+def matmul(right, a, b, **flags):
+    result = right(a, b, **flags)
+    if a.shape == (1, 63):
+        result[0, 7] += 1
+    if a.shape == (63, 1):
+        return result.astype(numpy.float64)
+    if a.shape == (8, 16):
+        return numpy.asarray(result)
+    if a.shape == (3, 1000):
+        raise ValueError("no such tile")
+    if a.shape == (65, 64):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if a.shape == (2, 2049):
+        return None
+    return result
+
+@replaces("layout", "reshape")
+def reshape(right, x, shape):
+    return right(x, shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def backends(make_site: Callable[[], Any], own_source: str) -> Iterator[Any]:
+    site = make_site()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site.folder)
+        site.add("p_good", backend=own_source)
+        site.add("p_odd", backend=own_source + ODD)
+        yield site
+
+
+def alone(site: Any, folder: Path) -> Any:
+    """The script by itself, in a process that must not meet the suite."""
+    code = f"""
+import runpy, sys
+try:
+    runpy.run_path({str(folder / "repro.py")!r}, run_name="__main__")
+finally:
+    assert not [name for name in sys.modules if name.startswith("turret.conformance")]
+"""
+    return site.run("-c", code)
+
+
+def test_a_passing_case_passes_alone(backends: Any, tmp_path: Path) -> None:
+    case = "matmul/product/M8-K16-N32-f32"
+    assert write(case, "p_good", tmp_path / "r").status is Status.PASSED
+    done = alone(backends, tmp_path / "r")
+    assert (done.returncode, done.stdout) == (0, "nothing is wrong here\n"), done.stderr
+    versions = json.loads((tmp_path / "r" / "versions.json").read_text())
+    assert versions["backend"] == "p_good" and versions["plugin_version"] == "1.5"
+    script = (tmp_path / "r" / "repro.py").read_text()
+    assert case in script and "seed 0" in script
+    assert "tools.matmul.matmul(" in script
+    assert "conformance" not in script.partition('"""\n\nimport')[2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("M1-K63-N65", r"result \(float32\): at \(0, 7\) got .*, wanted .* within "),
+        ("M63-K1-N2", r"result: got float64 \(63, 2\), wanted float32 \(63, 2\)"),
+        ("M8-K16-N32", r"result: got <class 'numpy.ndarray'>, wanted <class 'turret_p_odd.backend.Own'>"),
+        ("M2-K2049-N33", r"the suite said: .*got 0 results, wanted 1"),
+    ],
+)
+def test_a_failing_case_fails_alone_in_the_same_way(backends: Any, tmp_path: Path, sizes: str, said: str) -> None:
+    result = write(f"matmul/product/{sizes}-f32", "p_odd", tmp_path / "r")
+    assert result.status is Status.FAILED
+    done = alone(backends, tmp_path / "r")
+    assert re.search(said, done.stdout), done.stdout + done.stderr
+    assert done.returncode == 1
+    if place := re.search(r"at \(\d+, \d+\)", result.message):
+        assert place[0] in done.stdout
+    right = backends.run(str(tmp_path / "r" / "repro.py"), "p_good")
+    assert right.returncode == 0 or "the suite said" in right.stdout, right.stderr
+
+
+def test_a_call_that_raises_does_so_alone(backends: Any, tmp_path: Path) -> None:
+    assert "no such tile" in write("matmul/product/M3-K1000-N5-f32", "p_odd", tmp_path / "r").message
+    done = alone(backends, tmp_path / "r")
+    assert done.returncode == 1
+    assert "ValueError: no such tile" in done.stderr
+
+
+def test_a_call_that_ends_the_process_is_the_last_line_of_the_script(backends: Any, tmp_path: Path) -> None:
+    assert write("matmul/product/M65-K64-N1-f32", "p_odd", tmp_path / "r").status is Status.CRASHED
+    lines = (tmp_path / "r" / "repro.py").read_text().splitlines()
+    assert re.fullmatch(r"r\d+ = tools\.matmul\.matmul\(a0, a1\)", lines[-1])
+    assert json.loads((tmp_path / "r" / "versions.json").read_text())["backend"] == "p_odd"
+    assert alone(backends, tmp_path / "r").returncode == -11
+
+
+def test_inputs_that_are_not_numbers_and_views_come_back(backends: Any, tmp_path: Path) -> None:
+    for case in ("activation/gelu-erf/5-nan-f32", "matmul/product/B3-M6-K10-N4-strided-offset-f32"):
+        folder = tmp_path / case.replace("/", "-")
+        assert write(case, "p_good", folder).status is Status.PASSED
+        done = alone(backends, folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        saved = [np.load(file) for file in (folder / "arrays").iterdir()]
+        assert any(np.isnan(array).any() for array in saved)
+
+
+def test_an_overflow_that_is_right_is_right_alone(backends: Any, tmp_path: Path) -> None:
+    assert write("matmul/propagation/overflow-f32", "p_good", tmp_path / "r").status is Status.PASSED
+    done = alone(backends, tmp_path / "r")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_command_says_what_happened_and_how_to_run_it(
+    backends: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case, folder = "matmul/product/M1-K63-N65-f32", tmp_path / "r"
+    words = ["conformance", "repro", case, "--backend", "p_odd", "--seed", "3", "--out", str(folder)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert f"{case}: failed: matmul.matmul(" in out
+    assert f"run it alone: python {folder / 'repro.py'}" in out
+    assert "seed 3" in (folder / "repro.py").read_text()
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="exists and is not an empty folder; give another --out"):
+        write("matmul/product/M1-K1-N1-f32", "cpu", tmp_path)
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        write("matmul/product/M1-K1-N1-f32", "cpu", tmp_path / "mine.txt")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_unknown_case_or_backend_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"no case 'matmul/product'; `turret conformance --list`"):
+        write("matmul/product", "cpu", tmp_path / "r")
+    with pytest.raises(BackendNotFound):
+        write("matmul/product/M1-K1-N1-f32", "no_such", tmp_path / "r")
+    assert main(["conformance", "repro", "a/b/c", "--backend", "cpu", "--out", str(tmp_path / "r")]) == 2
+    assert main(["conformance", "repro", "a/b/c"]) == 2
+    assert "--backend" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backend_that_does_not_open_is_said_to_be_so(backends: Any, own_source: str, tmp_path: Path) -> None:
+    backends.add("p_shut", backend=own_source + "\n\ndef open_device(device):\n    raise RuntimeError('no such bus')\n")
+    with pytest.raises(ConfigError, match="cannot be opened: .*no such bus"):
+        write("matmul/product/M1-K1-N1-f32", "p_shut", tmp_path / "r")
