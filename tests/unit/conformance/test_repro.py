@@ -33,10 +33,6 @@ def matmul(right, a, b, **flags):
     if a.shape == (2, 2049):
         return None
     return result
-
-@replaces("layout", "reshape")
-def reshape(right, x, shape):
-    return right(x, shape)
 """
 
 
@@ -81,7 +77,7 @@ def test_a_passing_case_passes_alone(backends: Any, tmp_path: Path) -> None:
         ("M1-K63-N65", r"result \(float32\): at \(0, 7\) got .*, wanted .* within "),
         ("M63-K1-N2", r"result: got float64 \(63, 2\), wanted float32 \(63, 2\)"),
         ("M8-K16-N32", r"result: got <class 'numpy.ndarray'>, wanted <class 'turret_p_odd.backend.Own'>"),
-        ("M2-K2049-N33", r"the suite said: .*got 0 results, wanted 1"),
+        ("M2-K2049-N33", r"r2 is None"),
     ],
 )
 def test_a_failing_case_fails_alone_in_the_same_way(backends: Any, tmp_path: Path, sizes: str, said: str) -> None:
@@ -93,7 +89,7 @@ def test_a_failing_case_fails_alone_in_the_same_way(backends: Any, tmp_path: Pat
     if place := re.search(r"at \(\d+, \d+\)", result.message):
         assert place[0] in done.stdout
     right = backends.run(str(tmp_path / "r" / "repro.py"), "p_good")
-    assert right.returncode == 0 or "the suite said" in right.stdout, right.stderr
+    assert right.returncode == 0, right.stdout + right.stderr
 
 
 def test_a_call_that_raises_does_so_alone(backends: Any, tmp_path: Path) -> None:
@@ -106,7 +102,7 @@ def test_a_call_that_raises_does_so_alone(backends: Any, tmp_path: Path) -> None
 def test_a_call_that_ends_the_process_is_the_last_line_of_the_script(backends: Any, tmp_path: Path) -> None:
     assert write("matmul/product/M65-K64-N1-f32", "p_odd", tmp_path / "r").status is Status.CRASHED
     lines = (tmp_path / "r" / "repro.py").read_text().splitlines()
-    assert re.fullmatch(r"r\d+ = tools\.matmul\.matmul\(a0, a1\)", lines[-1])
+    assert re.fullmatch(r"r\d+ = tools\.matmul\.matmul\(a0, a1.*\)", lines[-1])
     assert json.loads((tmp_path / "r" / "versions.json").read_text())["backend"] == "p_odd"
     assert alone(backends, tmp_path / "r").returncode == -11
 

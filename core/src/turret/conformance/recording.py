@@ -107,7 +107,10 @@ class Recorder:
 
     def after(self, result: Any) -> None:
         """The call came back."""
-        self._name(result, self._pending.split(" = ", 1)[0])
+        name = self._pending.split(" = ", 1)[0]
+        self._name(result, name)
+        if result is None and "= tools.storage." not in self._pending:  # `memory` and `synchronize` may
+            self._line(f'failed += ["{name} is None"] if {name} is None else []')
 
     def compared(self, label: str, array: Any, dtype: DType, want: Host, allowed: Host, greatest: float) -> None:
         """A result is about to be compared with its truth."""

@@ -10,11 +10,14 @@ from turret.spi import A, Adapted, Required
 
 from .ops import Ops
 
+# A compiler may divide by multiplying with the reciprocal, which has to be a normal number.
+SMALLEST_UNIT, LARGEST_UNIT = 2.0**-100, 2.0**100
+
 
 class DerivedAdam(Generic[A]):
     """Out of place: donation is a permission that this update does not need.
 
-    The norm is top * sqrt(sum((g / top)^2)) with top the largest magnitude of all gradients, so that neither 1e30 nor
+    The norm is unit * sqrt(sum((g / unit)^2)) with unit the largest magnitude of all gradients, so that neither 1e30 nor
     1e-30 leaves the range of float32; it is inf, and the step refused, only where the norm itself has no float32.
     """
 
@@ -70,7 +73,7 @@ class DerivedAdam(Generic[A]):
     def _norm(self, grads: Sequence[A]) -> A:
         o = self._ops
         top = o.max(o.concatenate([o.reshape(self._greatest(g), (1,)) for g in grads], axis=0), axis=0)
-        unit = o.where(o.less(0.0, top), top, 1.0)
+        unit = o.minimum(o.maximum(top, SMALLEST_UNIT), LARGEST_UNIT)
         squares = [o.divide(o.flat(g), unit) for g in grads]
         sums = [o.reshape(o.sum(o.multiply(x, x), axis=0), (1,)) for x in squares]
         length = o.multiply(o.sqrt(o.sum(o.concatenate(sums, axis=0), axis=0)), unit)

@@ -65,7 +65,6 @@ SLICES: tuple[tuple[Shape, Shape, Shape, Shape | None], ...] = (
 )
 JOINS: tuple[tuple[tuple[Shape, ...], int], ...] = (
     (((3, 4),), 0),
-    (((3, 4), (2, 4)), 0),
     (((3, 4), (3, 1)), 1),
     (((2, 3, 4), (2, 1, 4), (2, 5, 4)), 1),
     (((3, 4), (0, 4), (2, 4)), 0),

@@ -103,7 +103,7 @@ ROWS: dict[str, Values] = {
     "masked": _masked,
     # the maximum moves at every step, up or down: a running maximum has to rescale what it has summed
     "ascending": lambda draw: np.stack([np.linspace(-40.0, 40.0, 2050), np.linspace(40.0, -40.0, 2050)]),
-    "scales": lambda draw: _normal(draw) * np.array([[1e-6], [1.0], [1e3], [1e8]]),
+    "scales": lambda draw: _normal(draw) * np.array([[1e-6], [1e-3], [5.0], [1e8]]),
 }
 WITH_GRADIENT = ("wide", "dominant", "equal", "one-finite", "masked")
 
