@@ -34,7 +34,7 @@ START += f"from {__name__} import main; main(r)"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a child came to. failure: why it gave no answer, empty if it did. answer: its own report. said: its stdout."""
+    """What a child came to. failure: why there is none, or empty. answer: its own words. said: its stdout."""
 
     failure: str = ""
     answer: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -49,7 +49,12 @@ def report(task: str, info: BackendInfo, device: str) -> Report:
         for each in ("home", "work"):
             (folder / each).mkdir()
         path = [os.path.abspath(each or os.curdir) for each in sys.path]
-        request = {"task": task, "path": path, "answer": str(folder / "answer"), "plugin": plugin_module(info)}
+        request: dict[str, Any] = {
+            "task": task,
+            "path": path,
+            "answer": str(folder / "answer"),
+            "plugin": plugin_module(info),
+        }
         request |= {"info": _plain(info), "device": device, "watched": [str(folder / "home"), str(folder / "work")]}
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         if task == "imports":
@@ -101,8 +106,8 @@ def _plain(info: BackendInfo) -> dict[str, Any]:
 
 def main(request: dict[str, Any]) -> None:
     """The child's side of `report`."""
-    values = request["info"]
-    info = BackendInfo(**{k: frozenset(v) if isinstance(v, list) else v for k, v in values.items()})
+    values: dict[str, Any] = {k: frozenset(v) if isinstance(v, list) else v for k, v in request["info"].items()}
+    info = BackendInfo(**values)
     answer = _imports(info, request) if request["task"] == "imports" else _process(info, request["device"])
     Path(request["answer"]).write_text(json.dumps(answer))
 

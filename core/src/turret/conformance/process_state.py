@@ -28,7 +28,7 @@ def snapshot() -> State:
         "signal handlers": tuple(f"{each.name}: {signal.getsignal(each)!r}" for each in sorted(signal.Signals)),
         "NumPy's error state": (repr(np.geterr()), repr(np.geterrcall())),
         "NumPy's print options": (repr(sorted(np.get_printoptions().items())),),
-        "NumPy's random state": (_digest(np.random.get_state()),),  # noqa: NPY002 - the global one is meant
+        "NumPy's random state": (_digest(np.random.get_state()),),
         "random's state": (_digest(random.getstate()),),
         "locale": (locale.setlocale(locale.LC_ALL),),
         "working folder": (os.getcwd(),),

@@ -1,4 +1,4 @@
-"""A small mixed workload with its truth: what the lifecycle cases compute wherever they want to know that all is well."""
+"""A small mixed workload with its truth, for cases that only want to know whether a backend is still well."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Indexing(Protocol[A]):
     def scatter_add_rows(self, base: A, ids: A, rows: A, /, *, donate: bool = False) -> A:
         """base: (R, ...), ids: int32 (M,), rows: (M, ...); returns base with rows added; repeated ids add up.
 
-        The same bits at every run. `donate` allows writing into `base`.
+        The same bits at every run; halves accumulate in float32. `donate` allows writing into `base`.
         """
         ...
 

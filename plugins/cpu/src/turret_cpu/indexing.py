@@ -32,6 +32,9 @@ class CpuIndexing:
 
     def scatter_add_rows(self, base: X, ids: X, rows: X, /, *, donate: bool = False) -> X:
         check_range(ids, base.shape[0], "row indices")
+        if base.dtype == np.float16:  # halves accumulate in float32
+            wide = self.scatter_add_rows(base.astype(np.float32), ids, rows.astype(np.float32), donate=True)
+            return wide.astype(np.float16)
         out = _owned(base, donate)
         if not ids.size:
             return out

@@ -41,6 +41,7 @@ SET: tuple[tuple[Shape, int], ...] = (
     ((9, 5), 0),
     ((9, 0), 4),
 )
+HALVES: tuple[DType, ...] = ("float16", "bfloat16")
 VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
 
 
@@ -60,6 +61,8 @@ def cases() -> Iterator[Case]:
             yield _donated("set_rows", (9, 5), 4, dtype=dtype)
     for narrow in ("float16", "bfloat16", "float64", "int32"):
         yield _added((9, 5), 9, dtype=narrow, once=True)
+    for half in HALVES:
+        yield _added((4, 5), 400, dtype=half)
     for view in VIEWS:
         yield _added((6, 8), 12, view=view)
         yield _set((6, 8), 4, view=view)

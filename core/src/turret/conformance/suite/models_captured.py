@@ -35,11 +35,10 @@ def captured_cases(families: dict[str, Config]) -> Iterator[Case]:
         checks: dict[str, Callable[..., None]] = {
             "forward": _forward,
             "gradients": _gradients,
-            "step-3": partial(_train, rates=[LR] * 3),
+            "step-3": partial(_train, rates=[LR] * 3, also_eager=True),
             "step-20": partial(_train, rates=[LR] * 20),
             "step-changed-rate": partial(_train, rates=[LR, LR / 10, 0.0, 3 * LR]),
             "undeclared-inputs": _undeclared,
-            "host-reads": _host_reads,
         }
         for name, check in checks.items():
             body = partial(check, config=config)
@@ -139,25 +138,53 @@ def _gradients(bench: Bench, config: Config) -> None:
         check_gradients(bench, config, lifted.weights, ids, targets, loss, dict(zip(lifted.names, found, strict=True)))
 
 
-def _train(bench: Bench, config: Config, rates: list[float]) -> None:
-    """The compiled step, its state donated and fed back, and the same step call by call: both follow the truth."""
+class _Moves:
+    """Notes every array that the function itself moves between host and device."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def before(self, slot: str, method: str, arguments: Any, options: Any) -> None:
+        if slot == "storage" and method in TRANSFERS:
+            self.seen.add(f"storage.{method}")
+
+    def after(self, result: Any) -> None:
+        """Results say nothing."""
+
+
+def _train(bench: Bench, config: Config, rates: list[float], also_eager: bool = False) -> None:
+    """The compiled step, its state donated and fed back, and the same step call by call: both follow the truth.
+
+    Neither moves an array between host and device, in capture or in a call.
+    """
     lifted = _Lifted(bench, config)
     batches = [(drawn_ids(bench, config, SIZE), drawn_targets(bench, config, SIZE)) for _ in rates]
     truth = partial(_trajectory, config, batches, rates)
     want, allowed = spread(truth, lifted.weights, bench.draw.rng)
     state = tuple(range(3 * len(lifted.names)))
-    programs = {"captured": bench.tools.compile.compile(lifted.step, donate=state), "call by call": lifted.step}
+    programs = {"captured": bench.tools.compile.compile(lifted.step, donate=state)}
+    if also_eager:
+        programs["call by call"] = lifted.step
     for label, program in programs.items():
         for name, value in _run(bench, lifted, program, batches, rates).items():
             bench.within(f"{label}: {name}", value, want[name], len(rates) * allowed[name])
 
 
 def _run(bench: Bench, lifted: _Lifted, program: Program, batches: Batches, rates: list[float]) -> dict[str, Host]:
-    state, found = _state(bench, lifted), {}
+    state, found, moves, counts = _state(bench, lifted), {}, _Moves(), bench.subject.counts
+    before = sum(counts.transfers.values())
     for n, ((ids, targets), rate) in enumerate(zip(batches, rates, strict=True), start=1):
-        loss, finite, *state = program(*state, *_step_inputs(bench, ids, targets, rate, n))
+        inputs = _step_inputs(bench, ids, targets, rate, n)
+        counts.observer = moves
+        try:
+            loss, finite, *state = program(*state, *inputs)
+        finally:
+            counts.observer = None
         bench.require(bool(bench.get(finite)), f"step {n} says that something is not finite")
         found[f"loss of step {n}"] = bench.get(loss)
+    bench.require(not moves.seen, f"the step went through the host: {', '.join(sorted(moves.seen))}")
+    inside = sum(counts.transfers.values()) - before
+    bench.require(not inside, f"slots moved {inside} arrays through the host: {', '.join(sorted(counts.transfers))}")
     for name, native in zip(lifted.names, state, strict=False):
         found[name] = bench.get(native)
     return found
@@ -220,38 +247,3 @@ def _undeclared(bench: Bench, config: Config) -> None:
     first, again = ([bench.get(out) for out in program(*state, *inputs)] for _ in range(2))
     bench.within("the loss of a second call", again[0], first[0].astype(np.float64), 1e-5)
     bench.untouched()
-
-
-class _Moves:
-    """Notes every array that the function itself moves between host and device."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-
-    def before(self, slot: str, method: str, arguments: Any, options: Any) -> None:
-        if slot == "storage" and method in TRANSFERS:
-            self.seen.add(f"storage.{method}")
-
-    def after(self, result: Any) -> None:
-        """Results say nothing."""
-
-
-def _host_reads(bench: Bench, config: Config) -> None:
-    """Neither capture nor a call moves an array between host and device."""
-    lifted, counts = _Lifted(bench, config), bench.subject.counts
-    watch = _Moves()
-    state = _state(bench, lifted)
-    program = bench.tools.compile.compile(lifted.step, donate=tuple(range(len(state))))
-    ids, targets = drawn_ids(bench, config, SIZE), drawn_targets(bench, config, SIZE)
-    before = sum(counts.transfers.values())
-    for n in (1, 2):
-        inputs = _step_inputs(bench, ids, targets, LR, n)
-        counts.observer = watch
-        try:
-            loss, _, *state = program(*state, *inputs)
-        finally:
-            counts.observer = None
-        bench.require(np.isfinite(bench.get(loss)), f"the loss of step {n} is not finite")
-    bench.require(not watch.seen, f"the step went through the host: {', '.join(sorted(watch.seen))}")
-    inside = sum(counts.transfers.values()) - before
-    bench.require(not inside, f"slots moved {inside} arrays through the host: {', '.join(sorted(counts.transfers))}")
