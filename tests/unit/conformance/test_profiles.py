@@ -8,7 +8,7 @@ from turret.conformance.profiles import GROUPS, PROFILES, matches, select
 from turret.conformance.suite import MODULES, all_cases
 from turret.spi import OPTIONAL_SLOTS, REQUIRED_SLOTS, ConfigError
 
-PARTS = re.compile(r"[a-z_]+/[a-z0-9-]+/[A-Za-z0-9._-]+")
+PARTS = re.compile(r"[a-z_]+/[a-z0-9-]+/[A-Za-z0-9._+-]+")
 
 
 def test_ids_are_distinct_and_have_three_parts() -> None:

@@ -137,8 +137,7 @@ class Bench:
             self.fail(
                 f"{label}: at {verdict.worst} of {got.shape} got {verdict.got!r}, wanted {verdict.want!r} within "
                 f"{verdict.allowed:.3g}: {verdict.used:.3g} budgets; "
-                f"{int(np.sum(~np.isclose(got.astype(np.float64), want, rtol=0, atol=allowed, equal_nan=True)))} of "
-                f"{got.size} elements are off"
+                f"{verdict.off} of {got.size} elements are off"
             )
         if self.perturb:
             self._must_see(label, got, want, allowed, dtype)

@@ -6,6 +6,7 @@ pytest's own process, one item each, with the ids of `turret conformance --list`
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,10 +34,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--conformance-profile", choices=list(PROFILES), default="full", help="The set of promises [default: full]."
     )
-    group.addoption("--conformance-seed", type=int, default=0, metavar="N", help="Seed of all inputs [default: 0].")
+    group.addoption("--conformance-seed", type=_seed, default=0, metavar="N", help="Seed of all inputs [default: 0].")
     group.addoption("--conformance-ledger", type=Path, metavar="FILE", help="Instead of the plugin's conformance.toml.")
     group.addoption("--forbid-derived", action="store_true", help="Fail what turret.derived composed.")
     group.addoption("--forbid-host", action="store_true", help="Fail what went through the host inside a call.")
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is no seed; wanted 0 to {2**32 - 1}")
+    return seed
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

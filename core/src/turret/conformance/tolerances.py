@@ -107,13 +107,14 @@ def budget(value: Array, error: Array, dtype: DType, *, flushes: bool) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One comparison: the largest part of the budget that was used, and the element that used it."""
+    """One comparison: the largest part of the budget that was used, the element that used it, how many are beyond."""
 
     used: float
     worst: tuple[int, ...]
     got: float
     want: float
     allowed: float
+    off: int = 0
 
     @property
     def good(self) -> bool:
@@ -148,4 +149,5 @@ def compare(got: Array, want: Array, allowed: Array, dtype: DType) -> Verdict:
         got=float(wide[worst]),
         want=float(truth[worst]),
         allowed=float(np.asarray(allowed)[worst]),
+        off=int(np.sum(used > 1.0)),
     )

@@ -17,8 +17,8 @@ SMALLEST_UNIT, LARGEST_UNIT = 2.0**-100, 2.0**100
 class DerivedAdam(Generic[A]):
     """Out of place: donation is a permission that this update does not need.
 
-    The norm is unit * sqrt(sum((g / unit)^2)) with unit the largest magnitude of all gradients, so that neither 1e30 nor
-    1e-30 leaves the range of float32; it is inf, and the step refused, only where the norm itself has no float32.
+    The norm is unit * sqrt(sum((g / unit)^2)) with unit the largest magnitude of all gradients, so that neither 1e30
+    nor 1e-30 leaves the range of float32; it is inf, and the step refused, only where the norm has no float32.
     """
 
     def __init__(self, required: Required[A]) -> None:

@@ -21,16 +21,14 @@ class DerivedLoss(Generic[A]):
         self._ops = Ops(required)
 
     def cross_entropy(self, logits: A, targets: A, weights: A | None, /, *, ignore: int) -> A:
-        o = self._ops
         shifted, _, total = self._exponents(logits)
-        safe, share = self._shares(targets, weights, ignore)
-        return self._loss(shifted, total, safe, o.like(share, shifted))
+        safe, share = self._shares(targets, weights, ignore, shifted)
+        return self._loss(shifted, total, safe, share)
 
     def cross_entropy_grad(self, logits: A, targets: A, weights: A | None, /, *, ignore: int) -> tuple[A, A]:
         o = self._ops
         shifted, exponents, total = self._exponents(logits)
-        safe, share = self._shares(targets, weights, ignore)
-        share = o.like(share, shifted)
+        safe, share = self._shares(targets, weights, ignore, shifted)
         loss = self._loss(shifted, total, safe, share)
         hit = o.equal(o.reshape(safe, (*safe.shape, 1)), o.arange(logits.shape[-1]))
         probabilities = o.divide(exponents, total)
@@ -44,13 +42,14 @@ class DerivedLoss(Generic[A]):
         exponents = o.exp(shifted)
         return shifted, exponents, o.sum(exponents, axis=-1, keepdims=True)
 
-    def _shares(self, targets: A, weights: A | None, ignore: int) -> tuple[A, A]:
-        """Targets fit for a gather, and what fraction of the loss each row is."""
+    def _shares(self, targets: A, weights: A | None, ignore: int, model: A) -> tuple[A, A]:
+        """Targets fit for a gather, and what fraction of the loss each row is, in the dtype of `model`."""
         o = self._ops
         # an `ignore` that int32 cannot hold matches no target; neither does -1, as a target is a class or `ignore`
         ignored = o.equal(targets, ignore if -(2**31) <= ignore < 2**31 else NEVER_A_CLASS)
         safe = o.where(ignored, 0, targets)
         kept = o.where(ignored, 0.0, o.full(targets.shape, 1.0, dtype="float32") if weights is None else weights)
+        kept = o.like(kept, model)
         total = o.sum(kept, axis=0)
         return safe, o.divide(kept, o.where(o.equal(total, 0.0), 1.0, total))
 

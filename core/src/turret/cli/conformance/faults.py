@@ -45,8 +45,9 @@ def command(
 ) -> None:
     """Examine the suite itself: wrap a good backend in every fault of the catalogue, and see which case notices.
 
-    Each fault is a kind of error that a real backend had; its report is linked. A fault runs the cases of its capability
-    up to the first that fails with it and passes without. Exits with 1 where one survives: a hole in the suite.
+    Each fault is a kind of error that a real backend had; --json links its report. A fault runs the cases of its
+    capability up to the first that fails with it and passes without. Exits with 1 where one survives: a hole in the
+    suite.
     """
     from turret.cli.tables import show
 
@@ -64,10 +65,9 @@ def command(
     hunted = [each for each in kills if each.expressible]
     survivors = [each.fault.name for each in hunted if each.killed_by is None]
     seconds = sum(each.seconds for each in kills)
-    click.echo(
-        f"{opened.spec}, profile {profile}, seed {seed}: {len(hunted) - len(survivors)} of {len(hunted)} faults killed in "
-        f"{seconds:.0f} s" + (f"; survivors: {', '.join(survivors)}" if survivors else "")
-    )
+    killed = f"{len(hunted) - len(survivors)} of {len(hunted)} faults killed in {seconds:.0f} s"
+    alive = f"; survivors: {', '.join(survivors)}" if survivors else ""
+    click.echo(f"{opened.spec}, profile {profile}, seed {seed}: {killed}{alive}")
     if json_to is not None:
         table = {"backend": opened.spec, "profile": profile, "seed": seed, "kills": [_as_json(each) for each in kills]}
         json_to.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

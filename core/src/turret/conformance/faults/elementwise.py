@@ -120,8 +120,6 @@ def weighed_choice(good: Any, tools: Tools) -> Broken:
 @fault(
     name="scalar-operand-widens-dtype",
     slot="elementwise",
-    capability="purity",
-    kind="purity",
     url="https://github.com/chainer/chainer/issues/421",
     report="Multiplying a float32 GPU array by a Python integer returned float64, unlike NumPy.",
     summary=(

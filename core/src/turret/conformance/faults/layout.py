@@ -150,8 +150,6 @@ def unset_tail(good: Any, tools: Tools) -> Broken:
 @fault(
     name="pad-gradient-slices-by-axis-number",
     slot="layout",
-    capability="purity",
-    kind="purity",
     url="https://github.com/ml-explore/mlx/pull/4441",
     report=(
         "The gradient of a pad over a subset of axes used sizes by axis number instead of by position, so it "

@@ -229,7 +229,7 @@ def _both(
         batch = build(draw)
         return Call("loss", "cross_entropy", batch.given(draw, dtype, views), {"ignore": batch.ignore})
 
-    yield call_case(f"loss/cross-entropy/{name}", call, oracle.cross_entropy, returns=("float32",))
+    yield call_case(f"loss/cross-entropy/{name}", call, oracle.cross_entropy, returns=_returns(dtype)[:1])
     yield _gradient(name, build, dtype, views=views, differences=differences)
 
 
@@ -259,7 +259,8 @@ def _cut_out() -> Case:
 
 
 def _returns(dtype: DType) -> tuple[DType, DType]:
-    return "float32", dtype
+    """The loss is float32 unless everything is float64."""
+    return "float64" if dtype == "float64" else "float32", dtype
 
 
 def _slope(logits: Given, targets: Host, weights: Host | None, ignore: int) -> Slope:
