@@ -66,9 +66,10 @@ def test_a_declared_slot_that_fails_is_an_over_claim(all_passed: list[Result], m
 
 
 def test_a_native_slot_that_is_not_declared_is_an_under_claim(all_passed: list[Result], make_result: Make) -> None:
-    assert "slot softmax: native and passing, but not declared in `provides`" in audited(
-        all_passed, native=["softmax"]
-    ).under
+    assert (
+        "slot softmax: native and passing, but not declared in `provides`"
+        in audited(all_passed, native=["softmax"]).under
+    )
     failing = replaced(all_passed, make_result("softmax/check/a-f32", "failed"))
     assert "slot softmax: native, but not declared in `provides`" in audited(failing, native=["softmax"]).under
 

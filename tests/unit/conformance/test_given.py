@@ -13,9 +13,11 @@ from turret.spi import DTYPES, FLOATS, DType, host_dtype
 
 VIEWS: tuple[View, ...] = get_args(View)
 HARD = np.array(
-    [0.0, -0.0, 1.0, -1.0, 1 / 3, 65504.0, 65519.9, 65520.0, 70000.0, 3.3895314e38, 3.4e38, -3.4e38, 1e39, -1e39]
-    + [1e-40, -1e-45, 2.0**-133, 2.0**-134, 2.0**-24, 2.0**-25, 6e-8, math.inf, -math.inf, math.nan]
-    + [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, 256.5, 257.0, 259.0]
+    [
+        *(0.0, -0.0, 1.0, -1.0, 1 / 3, 65504.0, 65519.9, 65520.0, 70000.0, 3.3895314e38, 3.4e38, -3.4e38, 1e39, -1e39),
+        *(1e-40, -1e-45, 2.0**-133, 2.0**-134, 2.0**-24, 2.0**-25, 6e-8, math.inf, -math.inf, math.nan),
+        *(1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, 256.5, 257.0, 259.0),
+    ]
 )
 
 
@@ -86,7 +88,7 @@ def test_a_view_is_a_view_and_not_a_contiguous_copy(subject: Subject, view: View
 def test_a_reader_that_ignores_strides_or_offsets_meets_nan(subject: Subject) -> None:
     required = subject.table.required
     for view in ("strided", "offset"):
-        array, whole = Draw(0, "a/b/c").normal(4, 6, view=view).put(required.storage, required.layout)  # type: ignore[arg-type]
+        array, whole = Draw(0, "a/b/c").normal(4, 6, view=view).put(required.storage, required.layout)
         flat = np.asarray(whole).reshape(-1)[: array.size]
         assert np.isnan(flat).any()
 

@@ -87,7 +87,7 @@ def test_watching_leaves_the_compositions_as_they_were() -> None:
 
 
 def test_every_slot_and_method_can_still_be_called(subject: Subject) -> None:
-    tools = subject.opened.tools
+    tools: Any = subject.opened.tools
     assert tools.storage.memory() is None
     assert tools.matmul.accumulation("float32") == subject.table.required.matmul.accumulation("float32")
     assert all(getattr(tools, slot) is not None for slot in OPTIONAL_SLOTS)

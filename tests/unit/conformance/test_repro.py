@@ -113,7 +113,11 @@ def test_a_call_that_ends_the_process_is_the_last_line_of_the_script(backends: A
 
 
 def test_what_is_not_a_number_or_infinite_or_a_view_comes_back(backends: Any, tmp_path: Path) -> None:
-    names = ("activation/gelu-erf/5-nan-f32", "matmul/propagation/overflow-f32", "matmul/product/B3-M6-K10-N4-strided-offset-f32")
+    names = (
+        "activation/gelu-erf/5-nan-f32",
+        "matmul/propagation/overflow-f32",
+        "matmul/product/B3-M6-K10-N4-strided-offset-f32",
+    )
     folders = []
     for case in names:
         folders.append(tmp_path / case.replace("/", "-"))
@@ -160,5 +164,5 @@ def test_an_unknown_case_or_backend_is_refused_before_anything_is_written(
 
 def test_a_backend_that_does_not_open_is_said_to_be_so(backends: Any, own_source: str, tmp_path: Path) -> None:
     backends.add("p_shut", backend=own_source + "\n\ndef open_device(device):\n    raise RuntimeError('no such bus')\n")
-    with pytest.raises(ConfigError, match="cannot be opened: .*no such bus"):
+    with pytest.raises(ConfigError, match=r"cannot be opened: .*no such bus"):
         write("matmul/product/M1-K1-N1-f32", "p_shut", tmp_path / "r")

@@ -67,7 +67,12 @@ def test_what_happens_to_the_process_is_the_end_of_one_case(made: Made, tmp_path
     note = tmp_path / "pid"
     child = f"child = subprocess.Popen(['sleep', '99']); open({str(note)!r}, 'w').write(str(child.pid))"
     fates: dict[str, tuple[tuple[int, ...], str, Status, str]] = {
-        "M1-K63-N65": ((1, 63), "os.kill(os.getpid(), signal.SIGSEGV)", Status.CRASHED, "was killed by SIGSEGV; it was at: "),
+        "M1-K63-N65": (
+            (1, 63),
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            Status.CRASHED,
+            "was killed by SIGSEGV; it was at: ",
+        ),
         "M63-K1-N2": ((63, 1), f"{child}; time.sleep(99)", Status.TIMED_OUT, "no result within 4 s; killed"),
         "M65-K64-N1": (
             (65, 64),

@@ -21,8 +21,6 @@ from turret.spi import ConfigError
 from ..options import NamedPath, Seconds
 from .progress import progress
 
-REPORTS = ("json", "markdown", "html")
-
 
 @click.command()
 @click.argument("backend", required=False)
@@ -103,10 +101,10 @@ def command(
         planned = plan(request)
     report = _run(planned)
     terminal.show(report)
-    rendered = {"json": _as_json, "markdown": markdown.page, "html": lambda one: html.page([one])}
+    pages = {"json": _as_json(report), "markdown": markdown.page(report), "html": html.page([report])}
     for flag, path in targets.items():
         if path is not None:
-            path.write_text(rendered[flag](report), encoding="utf-8")
+            path.write_text(pages[flag], encoding="utf-8")
     ctx.exit(0 if report.good else 1)
 
 

@@ -23,6 +23,17 @@ def unbroken(table: Table, tools: Tools) -> Table:
     return table
 
 
+NOTHING = Fault(
+    name="nothing",
+    capability="lifecycle",
+    slot="",
+    kind="lifecycle",
+    url="",
+    report="",
+    summary="a good backend behind a wrong one's target: what fails here fails because of the target",
+    wrap=unbroken,
+)
+
 import_touches_device = Fault(
     name="import-touches-device",
     capability="lifecycle",

@@ -17,7 +17,7 @@ from turret.spi import BackendInfo
 
 from .catalogue import by_name
 from .fault import Fault, Table
-from .lifecycle import Closable
+from .lifecycle import NOTHING, Closable
 
 SHARED = "second-open-shares-closed-state"
 TOUCHING = "import-touches-device"
@@ -66,7 +66,9 @@ def broken(fault: Fault, opened: OpenBackend) -> OpenBackend:
 
 def infected(fault: Fault, info: BackendInfo, device: str) -> tuple[BackendInfo, str]:
     """Info and device string whose target opens the backend with the fault in it."""
-    wrong = dataclasses.replace(info, target=f"{__name__}:open_broken", probe=f"{__name__}:why_not")
+    wrong = dataclasses.replace(
+        info, target=f"{__name__}:open_broken", probe=f"{__name__}:why_not", devices="<fault>.<target>@<device>"
+    )
     if fault.name == TOUCHING:
         wrong = dataclasses.replace(wrong, name="touching", distribution="turret-touching")
     return wrong, f"{fault.name}.{info.target}@{device}"
@@ -108,4 +110,4 @@ def open_broken(device: str) -> Any:
         if device not in _KEPT:
             _KEPT[device] = Closable(open_good())
         return _KEPT[device]
-    return BrokenBackend(by_name(name), open_good())
+    return BrokenBackend(NOTHING if name == NOTHING.name else by_name(name), open_good())

@@ -16,6 +16,7 @@ from ..subject import Subject
 from ..suite import all_cases
 from .catalogue import CATALOGUE
 from .fault import Fault
+from .lifecycle import NOTHING
 from .opening import broken, shown
 
 
@@ -23,7 +24,7 @@ from .opening import broken, shown
 class Kill:
     """How the hunt for one fault ended.
 
-    killed_by: the first case that failed with the fault and passes without, or None for a survivor. message: what that
+    killed_by: the first case that fails with the fault and does not without, or None for a survivor. message: what that
     case said, or why the fault could not show. cases: how many ran on the broken backend. expressible: False where the
     fault needs arrays that can be written and the library has none: such a fault is neither killed nor a survivor.
     """
@@ -45,13 +46,18 @@ class Hunt:
         self._answers: dict[str, Result] = {}
 
     def good(self, case: Case) -> Result:
-        """What the case came to on the good backend; run once."""
+        """What the case came to on the good backend, behind a target of ours for the life cycle; run once."""
         if case.id not in self._answers:
-            self._answers[case.id] = execute(case, self._good, self._rules)
+            self._answers[case.id] = execute(case, self._reference(case), self._rules)
         return self._answers[case.id]
 
+    def _reference(self, case: Case) -> Subject:
+        if case.capability != NOTHING.capability:
+            return self._good
+        return Subject(broken(NOTHING, self._opened))
+
     def kill(self, fault: Fault, cases: Sequence[Case]) -> Kill:
-        """Runs the cases on the broken backend up to the first that fails there and passes on the good one."""
+        """Runs the cases on the broken backend up to the first that fails there and not on the good one."""
         start = time.perf_counter()
         if fault.writes and not self._good.writes_in_place:
             return Kill(
