@@ -133,6 +133,17 @@ def test_two_results_that_share_memory_are_found(own: ModuleType, subject: Subje
     assert "two results share memory" in result.message
 
 
+def test_a_written_input_is_found_after_any_body(subject: Subject) -> None:
+    def body(bench: Bench) -> None:
+        x = bench.put(bench.draw.normal(3))
+        x[1] = 0
+        bench.require(True, "")
+
+    result = run(subject, body)
+    assert result.status is Status.FAILED
+    assert "input 1 (float32[3]) was written; no input may change unless it was donated" in result.message
+
+
 def test_a_donated_input_may_be_written(subject: Subject) -> None:
     def body(bench: Bench) -> None:
         x = bench.put(bench.draw.normal(3))

@@ -467,11 +467,12 @@ def test_target_opens_the_good_device_with_the_fault_in_it() -> None:
 
 def test_life_cycle_is_compared_with_a_good_backend_behind_the_same_target(opened: OpenBackend) -> None:
     asked: list[str] = []
-    case = Case(
-        id="lifecycle/x/0",
-        body=lambda bench: (asked.append(bench.opened.device), bench.require(True, ""))[-1],
-        kind="lifecycle",
-    )
+
+    def body(bench: Bench) -> None:
+        asked.append(bench.opened.device)
+        bench.require(True, "")
+
+    case = Case(id="lifecycle/x/0", body=body, kind="lifecycle")
     assert not run.Hunt(opened, seed=0).good(case).status.bad
     assert asked == [f"nothing.{INFO.target}@"]
     assert open_broken(asked[0]).capabilities().linear is None

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,6 +10,7 @@ from turret.conformance.tolerances import COMPUTED_IN, FORMATS, budget, compare,
 from turret.spi import DTYPES, FLOATS, DType
 
 LARGEST = float(np.finfo(np.float32).max)
+ml_dtypes: Any = pytest.importorskip("ml_dtypes")
 NATIVE: dict[DType, Any] = {
     "float64": np.float64,
     "float32": np.float32,

@@ -139,6 +139,20 @@ def test_an_error_grows_with_the_length_of_a_sum_and_slower_than_it() -> None:
     assert long == pytest.approx(5 * math.sqrt(10_000) * UNIT)
 
 
+@pytest.mark.parametrize("terms", [1, 3, 65, 1000])
+def test_a_product_of_exact_matrices_is_within_its_bound_in_any_order(terms: int) -> None:
+    rng = np.random.default_rng(terms)
+    a, b = exact(4, terms, rng=rng, scale=100.0), exact(terms, 5, rng=rng)
+    bound = tracked(a) @ tracked(b)
+    one_by_one = np.zeros((4, 5), np.float32)
+    for k in range(terms):
+        one_by_one += np.multiply.outer(a[:, k], b[k])
+    for got in (a @ b, one_by_one):
+        assert np.all(np.abs(got - bound.value) <= bound.error)
+    magnitude = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+    assert np.allclose(bound.error, min(terms, 5 * math.sqrt(terms)) * UNIT * magnitude, rtol=1e-12, atol=0)
+
+
 def test_erf_follows_its_slope() -> None:
     x = Tracked(np.array([0.0, 1.0, 4.0]), np.full(3, 1e-4), UNIT)
     got = ERF(x)

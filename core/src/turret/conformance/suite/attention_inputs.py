@@ -57,6 +57,8 @@ ALL = (
     Sizes(1, 130, 129, 4, 1, 4, 0),  # more queries than keys
     Sizes(2, 33, 130, 2, 1, 16, 97),
     Sizes(2, 5, 9, 4, 1, 8, 4),
+    Sizes(2, 5, 9, 6, 2, 8, 4),  # groups of three heads
+    Sizes(1, 9, 9, 10, 2, 4, 0),  # and of five
     Sizes(1, 5, 9, 2, 2, 65, 0),  # keys 5..8 are seen by nobody
     Sizes(3, 17, 20, 8, 2, 1, 3),
     Sizes(2, 3, 1, 2, 1, 8, 0),

@@ -32,6 +32,7 @@ def cases() -> Iterator[Case]:
         ("other-values", _other_values),
         ("other-shape", _other_shape),
         ("other-rank-and-back", _other_rank),
+        ("unit-axis-first", _unit_axis_first),
         ("results-outlive-the-next-call", _results_outlive),
         ("fed-back", _fed_back),
         ("two-programs", _two_programs),
@@ -43,6 +44,7 @@ def cases() -> Iterator[Case]:
         ("input-as-output", _input_as_output),
         ("one-array-twice", _one_array_twice),
         ("argument-unused", _argument_unused),
+        ("equal-output-is-fresh", _equal_output),
     ):
         yield Case(id=f"compile/inputs/{name}", body=body, kind="forward")
     yield from compile_donation.cases()
@@ -290,3 +292,26 @@ def _argument_unused(bench: Bench) -> None:
     x, y = two(bench, 33)
     (got,) = compiled(bench, fn)(bench.put(x), bench.put(bench.draw.integers(2, low=0, high=5)), bench.put(y))
     bench.close("difference", got, bench.tracked(x) - bench.tracked(y))
+
+
+def _unit_axis_first(bench: Bench) -> None:
+    """A program first met with a leading axis of one must not believe that it always is."""
+    program = compiled(bench, mix(bench.tools))
+    for rows in (1, 7, 1, 2):
+        ask(bench, program, *two(bench, rows, 33))
+
+
+def _equal_output(bench: Bench) -> None:
+    """A computed result that equals an argument is an array of its own: donating it leaves the argument alone."""
+    tools = bench.tools
+    x = bench.draw.normal(9, 33)
+
+    def fn(x: Any) -> tuple[Any, ...]:
+        return tools.elementwise.multiply(x, 1.0), tools.elementwise.add(x, 0.0)
+
+    argument = bench.put(x)
+    for output in compiled(bench, fn)(argument):
+        bench.exact("output", output, x.host, "float32")
+        ids, rows = bench.put(bench.draw.of(np.array([3]), "int32")), bench.put(bench.draw.normal(1, 33))
+        tools.indexing.set_rows(output, ids, rows, donate=True)
+        bench.exact("the argument, after an output was donated", argument, x.host, "float32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,11 +14,12 @@ from ..bench import Bench
 from ..case import Case
 from ..child import Report, plugin_module, report
 from ..process_state import changed, snapshot
+from ..threads import in_threads
 from ..workload import Workload, check
 from .lifecycle_memory import memory_cases
 from .lifecycle_order import order_cases
 
-THREADS, ROUNDS, THREAD_SECONDS = 4, 20, 60.0
+ROUNDS = 20
 
 
 def cases() -> Iterator[Case]:
@@ -230,28 +230,6 @@ def _forked(bench: Bench) -> None:
 def _after_fork(bench: Bench) -> None:
     wrong = _fork_report(bench)["after fork"]
     bench.require(wrong is None, f"the parent, after its fork: {wrong}")
-
-
-def in_threads(bench: Bench, work: Callable[[int], str | None]) -> None:
-    """`work` of 0..3 at once in threads of their own; each says what is wrong, or None."""
-    said: dict[int, str | None] = {}
-    start = threading.Barrier(THREADS)
-
-    def run(number: int) -> None:
-        start.wait()
-        try:
-            said[number] = work(number)
-        except Exception as error:  # noqa: BLE001 - a backend raises anything, here in a foreign thread
-            said[number] = f"raised {type(error).__name__}: {error}"
-
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(THREAD_SECONDS)
-    bench.require(not any(thread.is_alive() for thread in threads), f"a thread hangs after {THREAD_SECONDS:.0f} s")
-    for number, wrong in sorted(said.items()):
-        bench.require(wrong is None, f"thread {number} of {THREADS}: {wrong}")
 
 
 def _threads(bench: Bench) -> None:

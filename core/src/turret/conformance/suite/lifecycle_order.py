@@ -15,6 +15,7 @@ from turret.tensor import backward, ops, tensor
 
 from ..bench import Bench
 from ..case import SHORT, Case
+from ..threads import in_threads
 from ..workload import check
 
 SHAPE = (64, 48)
@@ -183,8 +184,6 @@ def _synchronize(bench: Bench) -> None:
 
 def _gradients_in_threads(bench: Bench) -> None:
     """Graphs of four threads do not meet."""
-    from .lifecycle import in_threads
-
     opened = OpenBackend.wrap(bench.opened.info, bench.opened.backend, bench.opened.device)
 
     def work(number: int) -> str | None:

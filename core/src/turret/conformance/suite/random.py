@@ -40,6 +40,7 @@ def cases() -> Iterator[Case]:
     yield Case(id="random/bits/pairs-of-bits", body=_bit_pairs, kind="forward")
     yield Case(id="random/uniform/range-and-moments", body=_uniform, kind="forward")
     yield Case(id="random/uniform/chi-square", body=_uniform_bins, kind="forward")
+    yield Case(id="random/uniform/one-at-a-time", body=_uniform_alone, kind="forward")
     yield Case(id="random/normal/moments", body=_normal, kind="forward")
     yield Case(id="random/normal/chi-square", body=_normal_bins, kind="forward")
     yield Case(id="random/normal/pairs", body=_normal_pairs, kind="forward")
@@ -243,3 +244,14 @@ def _normal_pairs(bench: Bench) -> None:
     ):
         _near(bench, f"correlation of {name}", (a * b).mean(), 0.0, 1.0, a.size)
         _near(bench, f"correlation of squares of {name}", ((a * a - 1) * (b * b - 1)).mean(), 0.0, 2.0, a.size)
+
+
+def _uniform_alone(bench: Bench) -> None:
+    """Draws of one element over counters are uniform together, and so is every second one."""
+    count = 1024
+    drawn = [bench.get(bench.tools.random.uniform((1,), key=3, counter=counter))[0] for counter in range(count)]
+    values = np.array(drawn, np.float64)
+    for name, part in (("all", values), ("even counters", values[::2]), ("odd counters", values[1::2])):
+        limit = SIGMAS / math.sqrt(12 * part.size)
+        off = abs(float(part.mean()) - 0.5)
+        bench.require(off <= limit, f"{name}: the mean is off by {off:.3f}, wanted at most {limit:.3f}")

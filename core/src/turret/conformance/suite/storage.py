@@ -52,6 +52,7 @@ def cases() -> Iterator[Case]:
         yield _copy(shape, "float32", "whole")
     yield Case(id="storage/to-host/kept-after-donation-f32", body=_kept_after_donation, kind="forward")
     yield Case(id="storage/full/fresh-f32", body=_full_is_fresh, kind="forward")
+    yield Case(id="storage/full/several-before-a-read-f32", body=_several_fulls, kind="forward")
     for stop in (0, 1, 63, 1025):
         yield _arange(stop)
     yield from storage_casts.cases()
@@ -183,3 +184,11 @@ def _arange(stop: int) -> Case:
         bench.exact(f"arange({stop})", x, np.arange(stop, dtype=np.int32), "int32")
 
     return Case(id=f"storage/arange/{stop}", body=body, kind="forward")
+
+
+def _several_fulls(bench: Bench) -> None:
+    """Nothing is read between the calls: a backend that fills later must not have forgotten with what."""
+    values = (1.0, -2.5, 0.0, 7.0)
+    made = [bench.tools.storage.full((5, n + 1), value, dtype="float32") for n, value in enumerate(values)]
+    for array, value in zip(made, values, strict=True):
+        bench.exact(f"filled with {value}", array, np.full(array.shape, value, np.float32), "float32")
