@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from turret.registry.guard import Failure, attempt
 from turret.spi import BackendInfo
 
 from .process_state import changed, snapshot
@@ -191,11 +192,10 @@ def _fork(tools: Any) -> dict[str, Any]:
         child = os.fork()
     if child == 0:
         try:
-            text = check(tools, 1) or "right"
-            os.write(write, text.encode())
-        except BaseException as error:  # noqa: BLE001 - a forked child must not return into its parent's code
-            os.write(write, f"raised {type(error).__name__}: {error}".encode())
-        os._exit(0)
+            answer = attempt(lambda: check(tools, 1) or "right")
+            os.write(write, (f"raised {answer}" if isinstance(answer, Failure) else answer).encode())
+        finally:
+            os._exit(0)  # a forked child must not return into its parent's code
     os.close(write)
     deadline = time.monotonic() + FORK_SECONDS
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from turret.registry.guard import Failure, attempt
+
 from .bench import Bench
 
 THREADS, THREAD_SECONDS = 4, 60.0
@@ -17,10 +19,8 @@ def in_threads(bench: Bench, work: Callable[[int], str | None]) -> None:
 
     def run(number: int) -> None:
         start.wait()
-        try:
-            said[number] = work(number)
-        except Exception as error:  # noqa: BLE001 - a backend raises anything, here in a foreign thread
-            said[number] = f"raised {type(error).__name__}: {error}"
+        answer = attempt(lambda: work(number))
+        said[number] = f"raised {answer}" if isinstance(answer, Failure) else answer
 
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(THREADS)]
     for thread in threads:
