@@ -36,7 +36,7 @@ def test_a_backend_of_no_distribution_has_no_plugin_module() -> None:
 def test_a_crash_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = written(tmp_path, monkeypatch, "raise RuntimeError('the reason is here')\n", "crashing_target")
     found = report("imports", bad, "")
-    assert "exit status 1" in found.failure
+    assert "ended with status 1" in found.failure
     assert "RuntimeError: the reason is here" in found.failure
 
 

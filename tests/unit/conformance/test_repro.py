@@ -33,6 +33,11 @@ def matmul(right, a, b, **flags):
     if a.shape == (2, 2049):
         return None
     return result
+
+@replaces("layout", "transpose")
+def transpose(right, x, axes):
+    moved = right(x, axes)
+    return moved + 0 if x.dtype.kind == "f" else moved
 """
 
 
@@ -77,16 +82,20 @@ def test_a_passing_case_passes_alone(backends: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("case", "said"),
     [
-        ("M1-K63-N65", r"result \(float32\): at \(0, 7\) got .*, wanted .* within "),
-        ("M63-K1-N2", r"result: got float64 \(63, 2\), wanted float32 \(63, 2\)"),
-        ("M8-K16-N32", r"result: got <class 'numpy.ndarray'>, wanted <class 'turret_p_odd.backend.Own'>"),
-        ("M2-K2049-N33", r"r2 is None"),
+        ("layout/transpose/63x65-f32-axes10", r"got np\.float32\(0\.0\), wanted np\.float32\(-0\.0\) within 0"),
+        ("matmul/product/M1-K63-N65-f32", r"result \(float32\): at \(0, 7\) got .*, wanted .* within "),
+        ("matmul/product/M63-K1-N2-f32", r"result: got float64 \(63, 2\), wanted float32 \(63, 2\)"),
+        (
+            "matmul/product/M8-K16-N32-f32",
+            r"result: got <class 'numpy.ndarray'>, wanted <class 'turret_p_odd.backend.Own'>",
+        ),
+        ("matmul/product/M2-K2049-N33-f32", r"r2 is None"),
     ],
 )
-def test_a_failing_case_fails_alone_in_the_same_way(backends: Any, tmp_path: Path, sizes: str, said: str) -> None:
-    result = write(f"matmul/product/{sizes}-f32", "p_odd", tmp_path / "r")
+def test_a_failing_case_fails_alone_in_the_same_way(backends: Any, tmp_path: Path, case: str, said: str) -> None:
+    result = write(case, "p_odd", tmp_path / "r")
     assert result.status is Status.FAILED
     done = alone(backends, tmp_path / "r")
     assert re.search(said, done.stdout), done.stdout + done.stderr

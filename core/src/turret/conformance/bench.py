@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from turret.spi import FLOATS, DType, Host, Packed
+from turret.spi import FLOATS, DType, Host, Packed, host_dtype
 
 from .given import Call, Draw, Given, Slope
 from .subject import Subject
-from .tolerances import COMPUTED_IN, FORMATS, REFORMULATION, budget, compare
-from .tracked import Tracked, value_of
+from .tolerances import FORMATS, compare
+from .tracked import Tracked, allowance, value_of
 
 STEP = 1e-6
 """Of a centred difference, relative to the size of the point."""
@@ -114,15 +114,9 @@ class Bench:
         self.fail(f"nothing was raised (the call returned {type(got).__name__}), wanted {names}")
 
     def close(self, label: str, array: Any, truth: Any, dtype: DType = "float32", *, reformulated: bool = True) -> None:
-        """A float result beside its truth; the budget follows from the truth's tracked error, or from rounding alone.
-
-        reformulated: the backend may compute the same in another order of operations.
-        """
+        """A float result beside its truth, within its `allowance`."""
         want = value_of(truth).astype(np.float64)
-        error = truth.error if isinstance(truth, Tracked) else np.zeros(np.shape(truth))
-        if reformulated:
-            error = error + REFORMULATION * FORMATS[COMPUTED_IN[dtype]].unit * np.abs(np.nan_to_num(want))
-        allowed = budget(want, error, dtype, flushes=self.device.flushes_subnormals)
+        allowed = allowance(truth, dtype, flushes=self.device.flushes_subnormals, reformulated=reformulated)
         if self._recorder is not None:
             self._recorder.compared(label, array, dtype, want, allowed, FORMATS[dtype].greatest)
         self.within(label, self._checked(label, array, want.shape, dtype), want, allowed, dtype)
@@ -160,12 +154,6 @@ class Bench:
             if _first_difference(wrong, want) is None:
                 self.fail(f"{label}: the comparison did not see {wrong[at]!r} in the place of {want[at]!r}")
 
-    def tracked(self, given: Given) -> Any:
-        """What an oracle gets for it: exact values with an error of zero so far; integers and booleans as they are."""
-        if given.dtype not in FLOATS:
-            return given.exact
-        return Tracked(given.exact, np.zeros(given.shape), FORMATS[COMPUTED_IN[given.dtype]].unit)
-
     def call(self, call: Call) -> Any:
         """Puts the arguments on the device and makes the call."""
         self.context = f"{call.slot}.{call.method}({describe_all(call)})"
@@ -188,8 +176,8 @@ class Bench:
         results = flat(self.call(call))
         wants = flat(
             truth(
-                *(_mapped(x, self.tracked) for x in call.arguments),
-                **{k: _mapped(x, self.tracked) for k, x in call.options.items()},
+                *(_mapped(x, _tracked) for x in call.arguments),
+                **{k: _mapped(x, _tracked) for k, x in call.options.items()},
             )
         )
         if len(results) != len(wants):
@@ -199,7 +187,7 @@ class Bench:
             label = f"result {n + 1}" if len(wants) > 1 else "result"
             if exact or dtype not in FLOATS:
                 host = value_of(want)
-                self.exact(label, result, host.astype(self._host_dtype(dtype)), dtype)
+                self.exact(label, result, host.astype(host_dtype(dtype)), dtype)
             else:
                 self.close(label, result, want, dtype, reformulated=call.slot != "elementwise")
         if call.slope is not None:
@@ -212,10 +200,8 @@ class Bench:
         for label, array, before in self._held:
             if self._recorder is not None:
                 self._recorder.untouched(label, array, before)
-            now = self._storage.to_host(array)
             self.comparisons += 1
-            if _first_difference(now, before, payload=True) is not None:
-                self.fail(f"{label} {WRITTEN}")
+        self._held_unchanged(WRITTEN)
 
     def _natural(self, call: Call, want: Any) -> DType:
         if not isinstance(want, Tracked):
@@ -227,9 +213,6 @@ class Bench:
                 return x.dtype
         return "float32"
 
-    def _host_dtype(self, dtype: DType) -> np.dtype[Any]:
-        return np.dtype(np.float32) if dtype == "bfloat16" else np.dtype(dtype)
-
     def _checked(self, label: str, array: Any, shape: tuple[int, ...], dtype: DType) -> Host:
         """The result on the host, once type, shape and dtype are right on the device and there."""
         if not isinstance(array, self._native_type):
@@ -239,7 +222,7 @@ class Bench:
         if (got := self._storage.dtype_of(array)) != dtype:
             self.fail(f"{label}: got dtype {got}, wanted {dtype}")
         host = self.get(array)
-        if host.shape != tuple(shape) or host.dtype != self._host_dtype(dtype):
+        if host.shape != tuple(shape) or host.dtype != host_dtype(dtype):
             self.fail(f"{label}: to_host gave {host.dtype} {host.shape} for {dtype} {tuple(shape)}")
         return host
 
@@ -313,6 +296,10 @@ def flat(x: Any) -> list[Any]:
     if isinstance(x, tuple | list):
         return [part for each in x for part in flat(each)]
     return [x]
+
+
+def _tracked(given: Given) -> Any:
+    return given.tracked
 
 
 def _mapped(x: Any, change: Callable[[Given], Any]) -> Any:

@@ -18,17 +18,6 @@ Build = Callable[[Draw], Call]
 Truth = Callable[..., Any]
 Kind = Literal["forward", "vjp", "model", "door", "lifecycle", "purity"]
 
-SHORT: dict[DType, str] = {
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float64": "f64",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "u8",
-    "bool": "b",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -65,9 +54,7 @@ def call_case(
 
     build: draws the inputs. truth: the oracle, called with the exact values in float64 (integers and booleans as they
     are). returns: dtypes of the results; default: floats come in the dtype of the first float argument, booleans as
-    bool, integers as int32. exact: every bit must agree. forward: for a VJP, the oracle of the function that is
-    differentiated, as a function of the differentiated float arguments alone: called with (call, replaced arguments);
-    see `Bench.check_gradients`. may_alias: results may share memory with inputs.
+    bool, integers as int32. exact: every bit must agree. may_alias: results may share memory with inputs.
     """
 
     def body(bench: Bench) -> None:

@@ -5,7 +5,6 @@ It reads a request as JSON from stdin and writes its report as JSON to the file 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import importlib.machinery
@@ -23,10 +22,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from turret import registry
 from turret.registry.guard import Failure, attempt
+from turret.registry.opening import open_device
+from turret.registry.processes import ending, kill
 from turret.spi import BackendInfo
 
 from .process_state import changed, snapshot
+from .workload import check
 
 SECONDS, FORK_SECONDS = 60.0, 15.0
 START = "import json, sys; r = json.load(sys.stdin); sys.path[:] = r['path']; "
@@ -34,7 +37,7 @@ START += f"from {__name__} import main; main(r)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ChildReport:
     """What a child came to. failure: why there is none, or empty. answer: its own words. said: its stdout."""
 
     failure: str = ""
@@ -43,7 +46,7 @@ class Report:
 
 
 @cache
-def report(task: str, info: BackendInfo, device: str) -> Report:
+def report(task: str, info: BackendInfo, device: str) -> ChildReport:
     """Runs the child once per process, task and device; it is killed with its own children when its time is over."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,8 +73,8 @@ def report(task: str, info: BackendInfo, device: str) -> Report:
             texts = [(folder / each).read_text(errors="replace") for each in ("out", "err")]
         last = ([line for line in texts[1].splitlines() if line.strip()] or ["nothing on stderr"])[-1]
         if failure or not (folder / "answer").exists():
-            return Report(failure=f"{failure or 'ended without an answer'}; its last words: {last}")
-        return Report(answer=json.loads((folder / "answer").read_text()), said=texts[0])
+            return ChildReport(failure=f"{failure or 'ended without an answer'}; its last words: {last}")
+        return ChildReport(answer=json.loads((folder / "answer").read_text()), said=texts[0])
 
 
 def plugin_module(info: BackendInfo) -> str:
@@ -86,18 +89,9 @@ def _wait(child: subprocess.Popen[str], request: str) -> str:
     try:
         child.communicate(request, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        _kill(child)
+        kill(child)
         return f"did not end within {SECONDS:.0f} s and was killed"
-    return f"ended with exit status {child.returncode}" if child.returncode else ""
-
-
-def _kill(child: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if sys.platform == "win32":
-            child.kill()
-        else:
-            os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    return ending(child.returncode) if child.returncode else ""
 
 
 def _plain(info: BackendInfo) -> dict[str, Any]:
@@ -115,10 +109,6 @@ def main(request: dict[str, Any]) -> None:
 
 def _imports(info: BackendInfo, request: dict[str, Any]) -> dict[str, Any]:
     """What importing the plugin's module, listing, and importing the target do to a fresh interpreter."""
-    import pluggy as pluggy
-
-    import turret.registry as registry
-
     found: dict[str, Any] = {}
     target = info.target.partition(":")[0]
     if request["plugin"]:
@@ -161,10 +151,6 @@ def _missing(target: str) -> str:
 
 def _process(info: BackendInfo, device: str) -> dict[str, Any]:
     """Opens the device for the first time here, computes, forks, and computes again."""
-    from turret.registry.opening import open_device
-
-    from .workload import check
-
     found: dict[str, Any] = {"missing": _missing(info.target.partition(":")[0])}
     if found["missing"]:
         return found
@@ -184,8 +170,6 @@ def _process(info: BackendInfo, device: str) -> dict[str, Any]:
 
 def _fork(tools: Any) -> dict[str, Any]:
     """What a child forked after use says about its own computation."""
-    from .workload import check
-
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer Pythons warn of every fork beside threads

@@ -12,6 +12,9 @@ import numpy as np
 
 from turret.spi import FLOATS, DType, Host, Layout, Packed, Shape, Storage, host_dtype
 
+from .tolerances import COMPUTED_IN, FORMATS
+from .tracked import Tracked
+
 View = Literal["whole", "transposed", "strided", "offset", "repeated"]
 """whole: contiguous. transposed: the axes reversed in memory. strided: every second element of the last axis. offset:
 between foreign rows. repeated: one row broadcast along the first axis."""
@@ -33,6 +36,13 @@ class Given:
     def exact(self) -> Host:
         """float64 for floats, the integers and booleans themselves otherwise."""
         return self.host.astype(np.float64) if self.dtype in FLOATS else self.host
+
+    @property
+    def tracked(self) -> Any:
+        """What an oracle gets: exact values with an error of zero so far; integers and booleans as they are."""
+        if self.dtype not in FLOATS:
+            return self.host
+        return Tracked(self.exact, 0.0, FORMATS[COMPUTED_IN[self.dtype]].unit)
 
     def put(self, storage: Storage[Any], layout: Layout[Any]) -> tuple[Any, Any]:
         """(the array on the device, what has to stay bit-equal: the array or the whole that it is a view of)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from turret.registry.processes import ending, kill
 from turret.spi import REQUIRED_SLOTS
 
 from .case import Case
@@ -165,12 +165,7 @@ class Worker:
 
     def end(self) -> None:
         """Kills what is left of the process and of what it started."""
-        if sys.platform == "win32":
-            self._process.kill()
-        else:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and so has everything it started
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill(self._process)
         self._noise.close()
 
     def _converse(self, request: bytes) -> None:
@@ -197,7 +192,7 @@ class Worker:
     def _death(self) -> str:
         """How the process ended, the last it said, and where it was."""
         status = self._process.wait()
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        how = ending(status)
         if status == -getattr(signal, "SIGKILL", 9):
             how += " (the system does that when memory runs out)"
         self._noise.seek(0)

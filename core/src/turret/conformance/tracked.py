@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from turret.spi import DType
+
 from .oracle.special import ERF
-from .tolerances import FORMATS, ROUNDINGS, growth
+from .tolerances import COMPUTED_IN, FORMATS, REFORMULATION, ROUNDINGS, budget, growth
 
 Array = npt.NDArray[Any]
 Axis = int | tuple[int, ...] | None
@@ -275,3 +277,15 @@ def _part(x: Any, which: str) -> Any:
 def value_of(x: Any) -> Array:
     """The plain array inside."""
     return x.value if isinstance(x, Tracked) else np.asarray(x)
+
+
+def allowance(truth: Any, dtype: DType, *, flushes: bool, reformulated: bool = True) -> Array:
+    """The budget per element of a result in `dtype`: what the truth has tracked, or rounding alone.
+
+    reformulated: the backend may compute the same in another order of operations. flushes: subnormal numbers are zero.
+    """
+    value = value_of(truth).astype(np.float64)
+    error = truth.error if isinstance(truth, Tracked) else np.zeros(value.shape)
+    if reformulated:
+        error = error + REFORMULATION * FORMATS[COMPUTED_IN[dtype]].unit * np.abs(np.nan_to_num(value))
+    return budget(value, error, dtype, flushes=flushes)

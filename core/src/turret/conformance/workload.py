@@ -12,8 +12,8 @@ from turret.spi import Host, Toolset
 
 from .given import Draw, Given
 from .oracle import activation, attention, elementwise, indexing, linear, matmul, normalization, reduction, softmax
-from .tolerances import FORMATS, REFORMULATION, budget, compare
-from .tracked import Tracked, value_of
+from .tolerances import compare
+from .tracked import allowance, value_of
 
 Run = Callable[..., Any]
 
@@ -29,7 +29,7 @@ class Part:
 
 
 class Workload:
-    """Eight calls on eight slots with inputs of their own for each number; nothing in it is shared between threads."""
+    """Calls on nine slots with inputs of their own for each number; nothing in it is shared between threads."""
 
     def __init__(self, number: int = 0) -> None:
         draw = Draw(number, "workload")
@@ -57,12 +57,11 @@ class Workload:
     def wrong(self, got: list[Host], *, flushes: bool) -> str | None:
         """What is wrong with results of `run`, or None."""
         for part, host in zip(self.parts, got, strict=True):
-            truth = part.truth(*map(_tracked, part.inputs))
+            truth = part.truth(*(x.tracked for x in part.inputs))
             want = value_of(truth).astype(np.float64)
             if host.shape != want.shape or host.dtype != np.float32:
                 return f"{part.label}: got {host.dtype} {host.shape}, wanted float32 {want.shape}"
-            error = truth.error + REFORMULATION * FORMATS["float32"].unit * np.abs(want)
-            verdict = compare(host, want, budget(want, error, "float32", flushes=flushes), "float32")
+            verdict = compare(host, want, allowance(truth, "float32", flushes=flushes), "float32")
             if not verdict.good:
                 return (
                     f"{part.label}: at {verdict.worst} got {verdict.got!r}, wanted {verdict.want!r} within "
@@ -75,12 +74,6 @@ def check(tools: Toolset[Any], number: int = 0) -> str | None:
     """Runs the workload: what is wrong, or None."""
     work = Workload(number)
     return work.wrong(work.run(tools), flushes=tools.storage.device().flushes_subnormals)
-
-
-def _tracked(given: Given) -> Any:
-    if given.dtype != "float32":
-        return given.exact
-    return Tracked(given.exact, np.zeros(given.shape), FORMATS["float32"].unit)
 
 
 def _times_transposed(a: Any, b: Any) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turret.spi import BackendInfo
+
+from .processes import ending, kill
 
 PROBE_SECONDS = 20.0
 _CHILD = Path(__file__).with_name("probe_child.py")
@@ -52,7 +52,7 @@ def _ask(request: str, seconds: float) -> str | None:
         return f"its probe gave no answer within {seconds:g} s and was killed"
     finally:
         if process.returncode is None:
-            _kill(process)
+            _end(process)
     return _read(answer, noise, process.returncode)
 
 
@@ -60,18 +60,13 @@ def _read(answer: str, noise: str, status: int) -> str | None:
     if status == 0 and answer:
         reason: str | None = json.loads(answer)["reason"]
         return reason
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     lines = noise.strip().splitlines()
-    return f"its probe {how}" + (f": {lines[-1]}" if lines else " without an answer")
+    return f"its probe {ending(status)}" + (f": {lines[-1]}" if lines else " without an answer")
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Ends the probe and what it started; does not wait for pipes that a stray grandchild may hold."""
-    if sys.platform == "win32":
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kills the probe; does not wait for pipes that a stray grandchild may hold."""
+    kill(process)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()

@@ -164,5 +164,11 @@ def overflowing_vectors(good: Any, tools: Tools) -> Broken:
     return Broken(good, gelu_vjp=gelu_vjp)
 
 
-FAULTS = (overflowing_gelu, all_in_row_zero)
-RESERVE = (flushed_tail, swapped_halves, strides_ignored, overflowing_vectors)
+FAULTS = (
+    overflowing_gelu,
+    all_in_row_zero,
+    flushed_tail,
+    swapped_halves,
+    strides_ignored,
+    overflowing_vectors,
+)

@@ -192,5 +192,11 @@ def scaled_moment(good: Any, tools: Tools) -> Broken:
     return Broken(good, update=update)
 
 
-FAULTS = (scaled_eps, coupled_decay)
-RESERVE = (uncorrected, overflowing_norm, late_decay, scaled_moment)
+FAULTS = (
+    scaled_eps,
+    coupled_decay,
+    uncorrected,
+    overflowing_norm,
+    late_decay,
+    scaled_moment,
+)

@@ -202,5 +202,11 @@ def gradient_of_other_heads(good: Any, tools: Tools) -> Broken:
     return Broken(good, attend_vjp=attend_vjp)
 
 
-FAULTS = (other_corner, tiled_heads, padded_group, misaligned_columns)
-RESERVE = (first_statistics, gradient_of_other_heads)
+FAULTS = (
+    other_corner,
+    tiled_heads,
+    padded_group,
+    misaligned_columns,
+    first_statistics,
+    gradient_of_other_heads,
+)

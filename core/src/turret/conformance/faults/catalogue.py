@@ -54,35 +54,12 @@ CATALOGUE: tuple[Fault, ...] = (
     *purity.FAULTS,
 )
 
-RESERVE: tuple[Fault, ...] = (
-    *storage.RESERVE,
-    *matmul.RESERVE,
-    *elementwise.RESERVE,
-    *reduction.RESERVE,
-    *layout.RESERVE,
-    *indexing.RESERVE,
-    *activation.RESERVE,
-    *softmax.RESERVE,
-    *normalization.RESERVE,
-    *linear.RESERVE,
-    *loss.RESERVE,
-    *rope.RESERVE,
-    *attention.RESERVE,
-    *paged.RESERVE,
-    *quantized.RESERVE,
-    *adam.RESERVE,
-    *random.RESERVE,
-    *compile.RESERVE,
-    *lifecycle.RESERVE,
-)
-"""Further faults, to be hunted where more is asked for than the published rate."""
-
 
 def find(names: Sequence[str] = ()) -> tuple[Fault, ...]:
     """The faults of these names; none named: the whole catalogue. Raises: ConfigError for a name that is none."""
     if not names:
         return CATALOGUE
-    known = {each.name: each for each in (*CATALOGUE, *RESERVE)}
+    known = {each.name: each for each in CATALOGUE}
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

@@ -157,5 +157,9 @@ def early_write(good: Any, tools: Tools) -> Broken:
     return Broken(good, compile=compile)
 
 
-FAULTS = (first_unit_axis, input_returned)
-RESERVE = (mixed_outputs, early_write)
+FAULTS = (
+    first_unit_axis,
+    input_returned,
+    mixed_outputs,
+    early_write,
+)

@@ -144,5 +144,10 @@ def widening_scalar(good: Any, tools: Tools) -> Broken:
     return Broken(good, multiply=widening(good.multiply), add=widening(good.add))
 
 
-FAULTS = (number_wins, overflowing_tanh)
-RESERVE = (packed_operand, weighed_choice, widening_scalar)
+FAULTS = (
+    number_wins,
+    overflowing_tanh,
+    packed_operand,
+    weighed_choice,
+    widening_scalar,
+)

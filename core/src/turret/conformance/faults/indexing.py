@@ -139,5 +139,10 @@ def packed_table(good: Any, tools: Tools, views: Views) -> Broken:
     return Broken(good, gather_rows=gather_rows)
 
 
-FAULTS = (group_leader, first_batch_row)
-RESERVE = (last_duplicate, alternating_order, packed_table)
+FAULTS = (
+    group_leader,
+    first_batch_row,
+    last_duplicate,
+    alternating_order,
+    packed_table,
+)

@@ -175,5 +175,11 @@ def one_too_many(good: Any, tools: Tools) -> Broken:
     return Broken(good, slice=cut)
 
 
-FAULTS = (fill_value_lost, first_column_alone)
-RESERVE = (storage_order, other_corner, unset_tail, one_too_many)
+FAULTS = (
+    fill_value_lost,
+    first_column_alone,
+    storage_order,
+    other_corner,
+    unset_tail,
+    one_too_many,
+)

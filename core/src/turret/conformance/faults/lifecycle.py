@@ -200,16 +200,6 @@ def empty_after_failure(good: Any, tools: Tools) -> Broken:
     return Broken(good, compile=compile)
 
 
-FAULTS = (
-    import_touches_device,
-    pool_without_threads,
-    shared_operand,
-    second_open_shares_closed_state,
-    kept_per_shape,
-    empty_after_failure,
-)
-
-
 def poisoned_by_failure(table: Table, tools: Tools) -> Table:
     """Every required slot watched for failures, and a product that is not its own after one."""
     failed: list[bool] = []
@@ -265,7 +255,15 @@ failed_call_poisons_the_next = Fault(
     wrap=poisoned_by_failure,
 )
 
-RESERVE = (failed_call_poisons_the_next,)
+FAULTS = (
+    import_touches_device,
+    pool_without_threads,
+    shared_operand,
+    second_open_shares_closed_state,
+    kept_per_shape,
+    empty_after_failure,
+    failed_call_poisons_the_next,
+)
 
 
 class Closable:

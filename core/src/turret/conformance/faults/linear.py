@@ -102,5 +102,8 @@ def dropped_outputs(good: Any, tools: Tools) -> Broken:
     return Broken(good, linear_vjp_input=linear_vjp_input)
 
 
-FAULTS = (wrapping_batch, last_shape_remembered)
-RESERVE = (dropped_outputs,)
+FAULTS = (
+    wrapping_batch,
+    last_shape_remembered,
+    dropped_outputs,
+)

@@ -194,5 +194,11 @@ def rounded_offset(good: Any, tools: Tools) -> Broken:
     return Broken(good, cross_entropy=cross_entropy)
 
 
-FAULTS = (ignored_rows_kept, unguarded_total)
-RESERVE = (dead_gradient, nothing_without_gradient, all_targets_counted, rounded_offset)
+FAULTS = (
+    ignored_rows_kept,
+    unguarded_total,
+    dead_gradient,
+    nothing_without_gradient,
+    all_targets_counted,
+    rounded_offset,
+)

@@ -180,5 +180,11 @@ def skinny_product(good: Any, tools: Tools) -> Broken:
     return Broken(good, matmul=matmul)
 
 
-FAULTS = (overreading, never_written)
-RESERVE = (narrow_product, empty_contraction, wrapping_operand, skinny_product)
+FAULTS = (
+    overreading,
+    never_written,
+    narrow_product,
+    empty_contraction,
+    wrapping_operand,
+    skinny_product,
+)

@@ -153,5 +153,9 @@ def stale_gradient(good: Any, tools: Tools) -> Broken:
     return Broken(good, layer_norm_vjp=layer_norm_vjp)
 
 
-FAULTS = (partial_group_lost, clamped_variance)
-RESERVE = (one_pass, stale_gradient)
+FAULTS = (
+    partial_group_lost,
+    clamped_variance,
+    one_pass,
+    stale_gradient,
+)

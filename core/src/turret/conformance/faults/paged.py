@@ -176,5 +176,10 @@ def last_rows_empty(good: Any, tools: Tools) -> Broken:
     return Broken(good, append=append)
 
 
-FAULTS = (page_tail_weighed, truncated_ids)
-RESERVE = (page_too_many, poisoned_padding, last_rows_empty)
+FAULTS = (
+    page_tail_weighed,
+    truncated_ids,
+    page_too_many,
+    poisoned_padding,
+    last_rows_empty,
+)

@@ -165,5 +165,10 @@ def scales_overrun(good: Any, tools: Tools) -> Broken:
     return Broken(good, pack=pack)
 
 
-FAULTS = (physical_order, garbage_behind_tail)
-RESERVE = (packing_not_cleared, even_levels, scales_overrun)
+FAULTS = (
+    physical_order,
+    garbage_behind_tail,
+    packing_not_cleared,
+    even_levels,
+    scales_overrun,
+)

@@ -132,5 +132,10 @@ def halved_draws(good: Any, tools: Tools) -> Broken:
     return Broken(good, uniform=uniform)
 
 
-FAULTS = (reaching_one, overlapping_streams)
-RESERVE = (infinite_normal, repeated_normal, halved_draws)
+FAULTS = (
+    reaching_one,
+    overlapping_streams,
+    infinite_normal,
+    repeated_normal,
+    halved_draws,
+)

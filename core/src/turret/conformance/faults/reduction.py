@@ -165,5 +165,10 @@ def numbers_only(good: Any, tools: Tools) -> Broken:
     return Broken(good, max=max)
 
 
-FAULTS = (last_of_equals, only_first_of_unit_axis)
-RESERVE = (narrow_sums, overflowing_grid, numbers_only)
+FAULTS = (
+    last_of_equals,
+    only_first_of_unit_axis,
+    narrow_sums,
+    overflowing_grid,
+    numbers_only,
+)

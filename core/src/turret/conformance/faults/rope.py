@@ -96,5 +96,9 @@ def forgotten_pairing(good: Any, tools: Tools) -> Broken:
     return Broken(good, rope_vjp=rope_vjp)
 
 
-FAULTS = (single_step, always_half_split)
-RESERVE = (no_gradient, forgotten_pairing)
+FAULTS = (
+    single_step,
+    always_half_split,
+    no_gradient,
+    forgotten_pairing,
+)

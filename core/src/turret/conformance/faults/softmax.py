@@ -76,5 +76,8 @@ def packed_rows(good: Any, tools: Tools, views: Views) -> Broken:
     return Broken(good, log_softmax=log_softmax)
 
 
-FAULTS = (rows_of_the_storage, packed_output)
-RESERVE = (packed_rows,)
+FAULTS = (
+    rows_of_the_storage,
+    packed_output,
+    packed_rows,
+)

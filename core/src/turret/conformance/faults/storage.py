@@ -181,5 +181,10 @@ def late_upload(good: Any, tools: Tools) -> Broken:
     )
 
 
-FAULTS = (sharing_upload, narrowing_upload)
-RESERVE = (shared_staging, narrowed_values, late_upload)
+FAULTS = (
+    sharing_upload,
+    narrowing_upload,
+    shared_staging,
+    narrowed_values,
+    late_upload,
+)

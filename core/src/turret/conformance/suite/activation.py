@@ -13,7 +13,8 @@ from turret.spi import HALVES, DType, Host, Shape
 from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import activation as oracle
-from .variants import WHOLE, Views, cut_out, of, rotated, variant
+from .naming import variant
+from .views import WHOLE, Views, cut_out, of, rotated
 
 if TYPE_CHECKING:
     from ..bench import Bench

@@ -12,10 +12,11 @@ import numpy as np
 from turret.spi import HALVES, Adapted, DType, Host, Shape
 
 from ..bench import Bench
-from ..case import SHORT, Body, Case, call_case
+from ..case import Body, Case, call_case
 from ..given import Call, Draw, Given, View
 from ..oracle import adam as oracle
 from ..tolerances import FORMATS
+from .naming import SHORT
 
 MIXED: tuple[Shape, ...] = ((3, 2), (), (5,), (2, 1, 4))
 LARGE: tuple[Shape, ...] = ((1025,), (5000,), (64, 65), (1,))
@@ -165,8 +166,7 @@ def _dtypes(step: Step) -> list[DType]:
 
 def _given(bench: Bench, options: dict[str, Any], *, tracked: bool = False) -> dict[str, Any]:
     """The options with their arrays on the device, or ready for the oracle."""
-    change = bench.tracked if tracked else bench.put
-    return {key: change(x) if isinstance(x, Given) else x for key, x in options.items()}
+    return {key: (x.tracked if tracked else bench.put(x)) if isinstance(x, Given) else x for key, x in options.items()}
 
 
 def _updated(bench: Bench, step: Step, hosts: Any, *, donate: bool) -> Adapted[Any]:
@@ -182,7 +182,7 @@ def _updated(bench: Bench, step: Step, hosts: Any, *, donate: bool) -> Adapted[A
 
 
 def _wanted(bench: Bench, step: Step, hosts: Any) -> Any:
-    tracked = [tuple(bench.tracked(x) for x in group) for group in hosts]
+    tracked = [tuple(x.tracked for x in group) for group in hosts]
     return _truth(*tracked, **_given(bench, step.options(bench.draw, donate=False), tracked=True))
 
 
@@ -302,7 +302,7 @@ def _trajectory(bench: Bench) -> None:
     hosts = step.draw(bench.draw)
     state: Any = tuple(tuple(bench.put(x) for x in group) for group in (hosts[0], hosts[2], hosts[3]))
     bench.donates(*(x for group in state for x in group))
-    wanted: Any = tuple(tuple(bench.tracked(x) for x in group) for group in (hosts[0], hosts[2], hosts[3]))
+    wanted: Any = tuple(tuple(x.tracked for x in group) for group in (hosts[0], hosts[2], hosts[3]))
     for at in range(1, 7):
         grads = tuple(bench.draw.normal(*shape) for shape in shapes)
         if at == 3:
@@ -311,7 +311,7 @@ def _trajectory(bench: Bench) -> None:
         bench.context = f"adam.update, step {at} of 6"
         placed = tuple(bench.put(x) for x in grads)
         got = bench.tools.adam.update(state[0], placed, state[1], state[2], **_given(bench, options))
-        exact = tuple(bench.tracked(x) for x in grads)
+        exact = tuple(x.tracked for x in grads)
         want = _truth(wanted[0], exact, *wanted[1:], **_given(bench, options, tracked=True))
         bench.exact("finite", got.finite, np.array(at != 3), "bool")
         state, wanted = (got.params, got.first, got.second), want[:3]

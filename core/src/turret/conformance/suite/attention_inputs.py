@@ -15,8 +15,8 @@ import numpy as np
 from turret.spi import HALVES, DType
 
 from ..bench import Bench
-from ..case import SHORT
 from ..given import Draw, Given, View
+from .naming import SHORT
 
 UNSEEN = 1e30
 """What keys and values that nobody sees may hold. Not NaN: a weight of zero times NaN is NaN."""

@@ -85,7 +85,7 @@ def _joint(sizes: Sizes) -> Any:
         hosts, (q, k, v) = joint(bench, sizes)
         bench.context = "causal_attention.attend of slices of one projection"
         out, probabilities = bench.tools.causal_attention.attend(q, k, v, scale=sizes.scale, offset=0)
-        tracked = [bench.tracked(x) for x in hosts]
+        tracked = [x.tracked for x in hosts]
         want = oracle.attend(*tracked, scale=sizes.scale, offset=0)
         bench.close("output", out, want[0])
         bench.close("probabilities", probabilities, want[1])
@@ -103,7 +103,7 @@ def _joint_vjp(sizes: Sizes) -> Any:
         got = bench.tools.causal_attention.attend_vjp(
             bench.put(dy), *placed, bench.put(probabilities), scale=sizes.scale
         )
-        tracked = [bench.tracked(x) for x in (dy, *hosts, probabilities)]
+        tracked = [x.tracked for x in (dy, *hosts, probabilities)]
         wants = oracle.attend_vjp(*tracked, scale=sizes.scale)
         for label, result, want in zip(("dq", "dk", "dv"), got, wants, strict=True):
             bench.close(label, result, want)
@@ -151,7 +151,7 @@ def _float64(bench: Bench) -> None:
     out = bench.tools.causal_attention.attend(*(bench.put(x) for x in inputs), scale=sizes.scale, offset=sizes.offset)[
         0
     ]
-    want = oracle.attend(*(bench.tracked(x) for x in inputs), scale=sizes.scale, offset=sizes.offset)[0]
+    want = oracle.attend(*(x.tracked for x in inputs), scale=sizes.scale, offset=sizes.offset)[0]
     bench.close("output", out, want, "float64")
 
 
@@ -164,8 +164,8 @@ def _chain(bench: Bench) -> None:
     bench.context = "causal_attention.attend, then attend_vjp"
     _, probabilities = slot.attend(q, k, v, scale=sizes.scale, offset=sizes.offset)
     got = slot.attend_vjp(bench.put(dy), q, k, v, probabilities, scale=sizes.scale)
-    tq, tk, tv = (bench.tracked(x) for x in inputs)
+    tq, tk, tv = (x.tracked for x in inputs)
     mixed = oracle.attend(tq, tk, tv, scale=sizes.scale, offset=sizes.offset)[1]
-    wants = oracle.attend_vjp(bench.tracked(dy), tq, tk, tv, mixed, scale=sizes.scale)
+    wants = oracle.attend_vjp(dy.tracked, tq, tk, tv, mixed, scale=sizes.scale)
     for label, result, want in zip(("dq", "dk", "dv"), got, wants, strict=True):
         bench.close(label, result, want)

@@ -65,7 +65,7 @@ def _several_outputs(bench: Bench) -> None:
     x, y = two(bench, 7, 33)
     got = compiled(bench, fn)(bench.put(x), bench.put(y))
     bench.require(len(got) == 4, f"got {len(got)} outputs, wanted 4")
-    tx, ty = bench.tracked(x), bench.tracked(y)
+    tx, ty = x.tracked, y.tracked
     bench.close("difference", got[0], tx - ty)
     bench.exact("maxima", got[1], x.host.max(axis=1), "float32")
     bench.exact("comparison", got[2], x.host < y.host, "bool")
@@ -85,7 +85,7 @@ def _required_slots(bench: Bench) -> None:
     table, weight = bench.draw.normal(9, 31), bench.draw.normal(6, 31)
     ids = bench.draw.integers(4, low=0, high=9)
     got = compiled(bench, fn)(bench.put(table), bench.put(ids), bench.put(weight))
-    cut = (bench.tracked(table)[ids.host] @ bench.tracked(weight).T).T[1:5]
+    cut = (table.tracked[ids.host] @ weight.tracked.T).T[1:5]
     bench.close("sums", got[0], cut.sum(axis=1))
     bench.close("both halves", got[1], np.concatenate([cut, cut]))
 
@@ -98,8 +98,8 @@ def _optional_slots(bench: Bench) -> None:
 
     x = bench.draw.normal(5, 65)
     got = compiled(bench, fn)(bench.put(x))
-    bench.close("softmax", got[0], softmax.softmax(bench.tracked(x)))
-    bench.close("silu", got[1], activation.silu(bench.tracked(x)))
+    bench.close("softmax", got[0], softmax.softmax(x.tracked))
+    bench.close("silu", got[1], activation.silu(x.tracked))
 
 
 def _row_writes(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def _made_inside(bench: Bench) -> None:
     program = compiled(bench, fn)
     for _ in range(2):
         total, count = program(bench.put(x))
-        bench.close("sum", total, bench.tracked(x) + 2.0)
+        bench.close("sum", total, x.tracked + 2.0)
         bench.exact("arange", count, np.arange(65, dtype=np.int32), "int32")
 
 
@@ -176,7 +176,7 @@ def _other_values(bench: Bench) -> None:
     for _ in range(3):
         x, rate = bench.draw.normal(5, 7), bench.draw.normal()
         (got,) = program(bench.put(x), bench.put(rate))
-        bench.close("product", got, bench.tracked(x) * bench.tracked(rate))
+        bench.close("product", got, x.tracked * rate.tracked)
 
 
 def _other_shape(bench: Bench) -> None:
@@ -206,7 +206,7 @@ def _fed_back(bench: Bench) -> None:
     program = compiled(bench, mix(bench.tools))
     x, y = bench.draw.uniform(6, 5, low=-2, high=-1), bench.draw.uniform(6, 5, low=0, high=0.5)
     placed, weight = bench.put(x), bench.put(y)
-    want, factor = bench.tracked(x), bench.tracked(y)
+    want, factor = x.tracked, y.tracked
     for _ in range(4):
         (placed,) = program(placed, weight)
         want = mixed(want, factor)
@@ -224,7 +224,7 @@ def _two_programs(bench: Bench) -> None:
     for _ in range(2):
         ask(bench, first, x, y)
         (got,) = second(bench.put(x), bench.put(y))
-        bench.close("x - y", got, bench.tracked(x) - bench.tracked(y))
+        bench.close("x - y", got, x.tracked - y.tracked)
 
 
 def _one_function_twice(bench: Bench) -> None:
@@ -237,7 +237,7 @@ def _one_function_twice(bench: Bench) -> None:
         if program is giving:
             bench.donates(placed)
         (got,) = program(placed, bench.put(y))
-        bench.close("x y + exp x", got, mixed(bench.tracked(x), bench.tracked(y)))
+        bench.close("x y + exp x", got, mixed(x.tracked, y.tracked))
 
 
 class Broken(Exception):
@@ -264,7 +264,7 @@ def _input_as_output(bench: Bench) -> None:
     x, y = two(bench, 4, 9)
     got = compiled(bench, fn)(bench.put(x), bench.put(y))
     bench.exact("y", got[0], y.host, "float32")
-    bench.close("sum", got[1], bench.tracked(x) + bench.tracked(y))
+    bench.close("sum", got[1], x.tracked + y.tracked)
     bench.exact("x", got[2], x.host, "float32")
 
 
@@ -280,7 +280,7 @@ def _one_array_twice(bench: Bench) -> None:
     placed = bench.put(x)
     got = compiled(bench, fn)(placed, placed)
     for label, result in zip(("first", "second"), got, strict=True):
-        bench.close(label, result, bench.tracked(x) + bench.tracked(x))
+        bench.close(label, result, x.tracked + x.tracked)
 
 
 def _argument_unused(bench: Bench) -> None:
@@ -291,7 +291,7 @@ def _argument_unused(bench: Bench) -> None:
 
     x, y = two(bench, 33)
     (got,) = compiled(bench, fn)(bench.put(x), bench.put(bench.draw.integers(2, low=0, high=5)), bench.put(y))
-    bench.close("difference", got, bench.tracked(x) - bench.tracked(y))
+    bench.close("difference", got, x.tracked - y.tracked)
 
 
 def _unit_axis_first(bench: Bench) -> None:

@@ -43,8 +43,8 @@ def _undeclared_untouched(bench: Bench) -> None:
         given = bench.put(y)
         bench.donates(given)
         got = program(bench.put(x), given, bench.put(z))
-        bench.close("sum", got[0], bench.tracked(x) + bench.tracked(y))
-        bench.close("product", got[1], bench.tracked(x) * bench.tracked(z))
+        bench.close("sum", got[0], x.tracked + y.tracked)
+        bench.close("product", got[1], x.tracked * z.tracked)
         bench.untouched()
 
 
@@ -55,7 +55,7 @@ def _donated(bench: Bench) -> None:
         placed = bench.put(x)
         bench.donates(placed)
         (got,) = program(placed, bench.put(y))
-        bench.close("x y + exp x", got, mixed(bench.tracked(x), bench.tracked(y)))
+        bench.close("x y + exp x", got, mixed(x.tracked, y.tracked))
 
 
 def _several(bench: Bench) -> None:
@@ -70,7 +70,7 @@ def _several(bench: Bench) -> None:
     placed, other = bench.put(x), bench.put(y)
     bench.donates(placed, other)
     got = compiled(bench, fn, donate=(0, 1))(placed, other)
-    tx, ty = bench.tracked(x), bench.tracked(y)
+    tx, ty = x.tracked, y.tracked
     for label, result, want in zip(("y + 1", "x + y", "-x"), got, (ty + 1.0, tx + ty, -tx), strict=True):
         bench.close(label, result, want)
 
@@ -86,7 +86,7 @@ def _unused(bench: Bench) -> None:
     placed = bench.put(x)
     bench.donates(placed)
     (got,) = compiled(bench, fn, donate=(0,))(placed, bench.put(y))
-    bench.close("sums", got, bench.tracked(y).sum(axis=0))
+    bench.close("sums", got, y.tracked.sum(axis=0))
 
 
 def _returned(bench: Bench) -> None:
@@ -100,7 +100,7 @@ def _returned(bench: Bench) -> None:
     placed = bench.put(x)
     bench.donates(placed)
     got = compiled(bench, fn, donate=(0,))(placed, bench.put(y))
-    bench.close("sum", got[0], bench.tracked(x) + bench.tracked(y))
+    bench.close("sum", got[0], x.tracked + y.tracked)
     bench.exact("x", got[1], x.host, "float32")
 
 
@@ -113,13 +113,13 @@ def _in_a_loop(bench: Bench) -> None:
 
     program = compiled(bench, fn, donate=(0,))
     x = bench.draw.normal(130)
-    state, want = bench.put(x), bench.tracked(x)
+    state, want = bench.put(x), x.tracked
     bench.donates(state)
     for _ in range(5):
         step = bench.draw.normal(130)
         state, old = program(state, bench.put(step))
         bench.close("the old state, negated", old, -want)
-        want = (want + bench.tracked(step)) * 0.5
+        want = (want + step.tracked) * 0.5
     bench.close("after five steps", state, want)
 
 
@@ -138,16 +138,16 @@ def _optimizer_step(bench: Bench) -> None:
     hosts = (draw.normal(33), draw.of(np.zeros(33)), draw.of(np.zeros(33)))
     state: Any = tuple(bench.put(x) for x in hosts)
     bench.donates(*state)
-    want: Any = tuple(bench.tracked(x) for x in hosts)
+    want: Any = tuple(x.tracked for x in hosts)
     for at in (1, 2, 3):
         g = draw.normal(33)
         if at == 2:
             g.host[32] = np.nan
         rates = [draw.of(np.array(x)) for x in (0.01 / at, 1 - 0.9**at, 1 - 0.999**at)]
         *state, _, finite = program(*state, bench.put(g), *(bench.put(x) for x in rates))
-        lr, c1, c2 = (bench.tracked(x) for x in rates)
+        lr, c1, c2 = (x.tracked for x in rates)
         made = adam.update(
-            (want[0],), (bench.tracked(g),), (want[1],), (want[2],),
+            (want[0],), (g.tracked,), (want[1],), (want[2],),
             lr=lr, correction1=c1, correction2=c2, largest=FORMATS["float32"].greatest, **options,
         )  # fmt: skip
         want = (made[0][0], made[1][0], made[2][0])

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from turret.registry import OpenBackend
-from turret.spi import FLOATS, BackendMismatch, ConfigError, DType, DTypeError, ShapeError, TurretError
+from turret.spi import DTYPES, FLOATS, BackendMismatch, ConfigError, DType, DTypeError, ShapeError, TurretError
 from turret.tensor import Tensor, ops, tensor
 
 from ..bench import Bench
-from ..case import SHORT, Case
+from ..case import Case
 from ..given import Given
 from .door_state import refused, state_cases
 
@@ -266,7 +266,7 @@ def _host_value(desk: Desk, value: Any) -> None:
 def _lacking(desk: Desk) -> None:
     """Here the plugin itself has to refuse: only it knows its device."""
     bench = desk.bench
-    lacking = [dtype for dtype in SHORT if dtype not in bench.device.dtypes]
+    lacking = [dtype for dtype in DTYPES if dtype not in bench.device.dtypes]
     if not lacking:
         bench.skip("the device has every dtype there is")
     x = desk.f(2, 2)

@@ -10,12 +10,12 @@ import numpy as np
 from turret.spi import DTYPES, DType, Host, Shape
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given, View
 from ..oracle import elementwise as oracle
 from . import elementwise_integers, elementwise_values
 from .layout import bits
-from .naming import sizes, variant
+from .naming import SHORT, sizes, variant
 
 Views = tuple[View, View]
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from turret.spi import DTYPES, FLOATS, DType
 
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given
 from ..oracle import elementwise as oracle
+from .naming import SHORT
 
 WRAPPING = ("add", "subtract", "multiply", "maximum", "minimum")
 COMPARISONS = ("equal", "less", "less_equal")

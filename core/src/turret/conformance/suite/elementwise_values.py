@@ -11,10 +11,11 @@ import numpy as np
 from turret.spi import DType, Host
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, rounded
 from ..oracle import elementwise as oracle
 from ..tolerances import FORMATS
+from .naming import SHORT
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "less", "less_equal")
 UNARY = ("negative", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "isfinite")

@@ -80,7 +80,7 @@ def _joint(bench: Bench) -> None:
     hosts, (q, k, v) = joint(bench, JOINT)
     bench.context = "flash_attention.attend of slices of one projection"
     got = bench.tools.flash_attention.attend(q, k, v, scale=JOINT.scale, offset=0)
-    tq, tk, tv = (bench.tracked(x) for x in hosts)
+    tq, tk, tv = (x.tracked for x in hosts)
     _compare(bench, ("out", "row_max", "row_sum"), got, oracle.flash_attend(tq, tk, tv, scale=JOINT.scale, offset=0))
 
 
@@ -91,11 +91,9 @@ def _joint_vjp(bench: Bench) -> None:
     placed = Flashed(*(bench.put(x) for x in saved))
     bench.context = "flash_attention.attend_vjp of slices of one projection"
     got = bench.tools.flash_attention.attend_vjp(bench.put(dy), q, k, v, placed, scale=JOINT.scale, offset=0)
-    tq, tk, tv = (bench.tracked(x) for x in hosts)
-    kept = tuple(bench.tracked(x) for x in saved)
-    wants = oracle.flash_attend_vjp(
-        bench.tracked(dy), tq, tk, tv, (kept[0], kept[1], kept[2]), scale=JOINT.scale, offset=0
-    )
+    tq, tk, tv = (x.tracked for x in hosts)
+    kept = tuple(x.tracked for x in saved)
+    wants = oracle.flash_attend_vjp(dy.tracked, tq, tk, tv, (kept[0], kept[1], kept[2]), scale=JOINT.scale, offset=0)
     _compare(bench, ("dq", "dk", "dv"), got, wants)
 
 
@@ -110,9 +108,9 @@ def _chain(sizes: Sizes) -> Body:
         saved = slot.attend(q, k, v, scale=sizes.scale, offset=sizes.offset)
         bench.require(isinstance(saved, Flashed), f"attend gave {type(saved).__name__}, wanted Flashed")
         got = slot.attend_vjp(bench.put(dy), q, k, v, saved, scale=sizes.scale, offset=sizes.offset)
-        tq, tk, tv = (bench.tracked(x) for x in inputs)
+        tq, tk, tv = (x.tracked for x in inputs)
         kept = oracle.flash_attend(tq, tk, tv, scale=sizes.scale, offset=sizes.offset)
-        wants = oracle.flash_attend_vjp(bench.tracked(dy), tq, tk, tv, kept, scale=sizes.scale, offset=sizes.offset)
+        wants = oracle.flash_attend_vjp(dy.tracked, tq, tk, tv, kept, scale=sizes.scale, offset=sizes.offset)
         _compare(bench, ("dq", "dk", "dv"), got, wants)
 
     return body
@@ -148,7 +146,7 @@ def _float64(bench: Bench) -> None:
     q, k, v = (bench.put(x) for x in inputs)
     bench.context = "flash_attention.attend"
     out = bench.tools.flash_attention.attend(q, k, v, scale=sizes.scale, offset=sizes.offset).out
-    tq, tk, tv = (bench.tracked(x) for x in inputs)
+    tq, tk, tv = (x.tracked for x in inputs)
     want = oracle.flash_attend(tq, tk, tv, scale=sizes.scale, offset=sizes.offset)[0]
     bench.close("out", out, want, "float64")
 

@@ -16,8 +16,8 @@ from ..oracle import indexing as oracle
 from . import indexing_writes
 from .layout import bits
 from .naming import sizes, variant
+from .views import VIEWS
 
-VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
 TABLES: tuple[tuple[Shape, Shape], ...] = (
     ((9, 5), ()),
     ((9, 5), (1,)),

@@ -10,12 +10,13 @@ import numpy as np
 from turret.spi import DTYPES, DType, Host, Shape
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, View
 from ..oracle import indexing as oracle
 from .layout import bits
-from .naming import variant
+from .naming import SHORT, variant
 from .row_ids import distinct, repeated
+from .views import VIEWS
 
 ADDED: tuple[tuple[Shape, int], ...] = (
     ((9, 5), 1),
@@ -42,7 +43,6 @@ SET: tuple[tuple[Shape, int], ...] = (
     ((9, 0), 4),
 )
 HALVES: tuple[DType, ...] = ("float16", "bfloat16")
-VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
 
 
 def cases() -> Iterator[Case]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from turret.spi import DTYPES, FLOATS, DType, Shape
 
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given, View
 from ..oracle import layout as oracle
 from . import layout_chains
-from .naming import sizes, variant
+from .naming import SHORT, sizes, variant
 
 Options = dict[str, object]
 VIEWS: tuple[View, ...] = ("transposed", "strided", "repeated")

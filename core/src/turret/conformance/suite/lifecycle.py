@@ -12,7 +12,7 @@ from turret.spi import TurretError
 
 from ..bench import Bench
 from ..case import Case
-from ..child import Report, plugin_module, report
+from ..child import ChildReport, plugin_module, report
 from ..process_state import changed, snapshot
 from ..threads import in_threads
 from ..workload import Workload, check
@@ -75,7 +75,7 @@ def opened_again(bench: Bench) -> OpenBackend:
         bench.skip(f"backend {info.name!r} exists in this process only: {error}")
 
 
-def _child(bench: Bench, task: str) -> Report:
+def _child(bench: Bench, task: str) -> ChildReport:
     """The report of a process of its own; skips where the backend exists in this one only."""
     info = bench.opened.info
     found = report(task, info, bench.opened.device)

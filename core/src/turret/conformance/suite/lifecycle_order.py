@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from turret.registry import OpenBackend
-from turret.spi import DTypeError, Host
+from turret.registry.guard import attempt
+from turret.spi import DTYPES, DTypeError, Host
 from turret.tensor import backward, ops, tensor
 
 from ..bench import Bench
-from ..case import SHORT, Case
+from ..case import Case
 from ..threads import in_threads
 from ..workload import check
 
@@ -49,7 +49,7 @@ def _right(bench: Bench, when: str) -> None:
 
 def _dtype(bench: Bench) -> None:
     storage = bench.tools.storage
-    lacking = next((dtype for dtype in SHORT if dtype not in bench.device.dtypes), None)
+    lacking = next((dtype for dtype in DTYPES if dtype not in bench.device.dtypes), None)
     if lacking is None:
         bench.skip("the device has every dtype there is")
     for _ in range(3):
@@ -62,10 +62,8 @@ def _shape(bench: Bench) -> None:
     """Core checks shapes, and a slot may do what it likes with wrong ones as long as no value is read."""
     tools = bench.tools
     for _ in range(3):
-        with contextlib.suppress(Exception):
-            tools.layout.reshape(tools.storage.full((2, 3), 1.0, dtype="float32"), (4, 2))
-        with contextlib.suppress(Exception):
-            tools.layout.broadcast_to(tools.storage.full((2, 3), 1.0, dtype="float32"), (2, 4))
+        attempt(lambda: tools.layout.reshape(tools.storage.full((2, 3), 1.0, dtype="float32"), (4, 2)))
+        attempt(lambda: tools.layout.broadcast_to(tools.storage.full((2, 3), 1.0, dtype="float32"), (2, 4)))
     _right(bench, "after calls with wrong shapes")
 
 

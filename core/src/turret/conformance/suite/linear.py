@@ -9,12 +9,13 @@ import numpy as np
 
 from turret.spi import HALVES, DType, Host, Shape
 
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import linear as oracle
 from ..tolerances import FORMATS
 from ..tracked import Tracked
-from .variants import WHOLE, Views, cut_out, of, rotated, variant
+from .naming import SHORT, variant
+from .views import WHOLE, Views, cut_out, of, rotated
 
 Sizes = tuple[Shape, int, int]
 """Leading axes of x, I and O."""

@@ -10,12 +10,12 @@ import numpy as np
 
 from turret.spi import HALVES, DType, Host
 
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import loss as oracle
-from ..tolerances import FORMATS
 from ..tracked import Tracked
-from .variants import WHOLE, Views, cut_out, of, rotated, variant
+from .naming import SHORT, variant
+from .views import WHOLE, Views, cut_out, of, rotated
 
 if TYPE_CHECKING:
     from ..bench import Bench
@@ -280,8 +280,7 @@ def _one_pass(bench: Bench) -> None:
     along, _ = bench.call(Call("loss", "cross_entropy_grad", given, {"ignore": batch.ignore}))
     logits, targets, weights = given
     assert weights is not None
-    tracked = Tracked(logits.exact, 0.0, FORMATS["float32"].unit)
-    truth = oracle.cross_entropy(tracked, targets.exact, weights.exact, ignore=batch.ignore)
+    truth = oracle.cross_entropy(logits.tracked, targets.exact, weights.exact, ignore=batch.ignore)
     bench.close("loss alone", alone, truth)
     host = bench.get(alone).astype(np.float64)
     bench.close("loss with gradient, beside the loss alone", along, Tracked(host, truth.error, truth.unit))

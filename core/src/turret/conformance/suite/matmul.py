@@ -9,9 +9,10 @@ import numpy as np
 from turret.spi import FLOATS, DType, Host, Shape
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, View
 from ..oracle import matmul as oracle
+from .naming import SHORT
 
 Sizes = tuple[int, int, int]
 Flags = tuple[bool, bool]

@@ -15,8 +15,7 @@ from ..bench import Bench
 from ..case import Case
 from ..given import Given
 from ..oracle import attention as oracle
-from ..tolerances import FORMATS, REFORMULATION, budget
-from ..tracked import Tracked
+from ..tracked import Tracked, allowance
 
 Attend = Callable[..., Any]
 
@@ -142,8 +141,7 @@ def _prefill(
 
 
 def _truth(q: Host, k: Host, v: Host, scale: float) -> Tracked:
-    tracked = [Tracked(x.astype(np.float64), 0.0, FORMATS["float32"].unit) for x in (q, k, v)]
-    out: Tracked = oracle.attend(*tracked, scale=scale, offset=0)[0]
+    out: Tracked = oracle.attend(*(Given(x, "float32").tracked for x in (q, k, v)), scale=scale, offset=0)[0]
     return out
 
 
@@ -153,6 +151,4 @@ def _put(bench: Bench, host: Host) -> Any:
 
 
 def _beside(bench: Bench, label: str, got: Host, truth: Tracked) -> None:
-    error = truth.error + REFORMULATION * truth.unit * np.abs(truth.value)
-    allowed = budget(truth.value, error, "float32", flushes=bench.device.flushes_subnormals)
-    bench.within(label, got, truth.value, allowed)
+    bench.within(label, got, truth.value, allowance(truth, "float32", flushes=bench.device.flushes_subnormals))

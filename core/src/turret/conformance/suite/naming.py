@@ -1,11 +1,21 @@
-"""What an id of a required slot's case says of one operand."""
+"""How the last part of a case's id is written: sizes, words, layouts, dtype."""
 
 from __future__ import annotations
 
 from turret.spi import DType, Shape
 
-from ..case import SHORT
-from ..given import View
+from .views import WHOLE, Views
+
+SHORT: dict[DType, str] = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "bool": "b",
+}
 
 
 def sizes(shape: Shape) -> str:
@@ -13,7 +23,8 @@ def sizes(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def variant(shape: Shape, dtype: DType, *views: View) -> str:
-    """`5x65-strided-f32`: views are named unless all are whole."""
-    shown = views if any(view != "whole" for view in views) else ()
-    return "-".join((sizes(shape), *shown, SHORT[dtype]))
+def variant(shape: Shape, dtype: DType = "float32", *words: str, views: Views = WHOLE) -> str:
+    """`5x65-masked-x-strided-f32`: empty words are left out, and so are whole layouts, which need no mention."""
+    named = (word for word in words if word not in ("", "whole"))
+    laid_out = (f"{operand}-{view}" for operand, view in views.items())
+    return "-".join([sizes(shape), *named, *laid_out, SHORT[dtype]])

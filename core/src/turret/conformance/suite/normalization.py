@@ -9,10 +9,11 @@ import numpy as np
 
 from turret.spi import HALVES, DType, Host, Shape
 
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import normalization as oracle
-from .variants import WHOLE, Views, cut_out, of, rotated, variant
+from .naming import SHORT, variant
+from .views import WHOLE, Views, cut_out, of, rotated
 
 Norm = Literal["layer_norm", "rms_norm"]
 NORMS: tuple[Norm, ...] = ("layer_norm", "rms_norm")

@@ -10,11 +10,12 @@ import numpy as np
 from turret.spi import FLOATS, HALVES, DType, Host
 
 from ..bench import Bench
-from ..case import SHORT, Body, Case, call_case
+from ..case import Body, Case, call_case
 from ..given import Call, Draw, Given, View
 from ..oracle import attention
 from ..oracle import paged_attention as oracle
 from ..tracked import Tracked
+from .naming import SHORT
 
 STALE = (np.nan, np.inf, -np.inf, 1e30, 0.0)
 """What rows hold that belong to nobody, or to nobody yet."""
@@ -174,8 +175,8 @@ def _as_causal(asked: Asked) -> Body:
         )
         length = asked.starts[0] + asked.queries
         rows = [int(table.host[0, place // asked.page]) * asked.page + place % asked.page for place in range(length)]
-        k, v = (bench.tracked(Given(x.host[rows][None], x.dtype)) for x in (k_pages, v_pages))
-        want = attention.attend(bench.tracked(q), k, v, scale=asked.scale, offset=int(starts.host[0]))[0]
+        k, v = (Given(x.host[rows][None], x.dtype).tracked for x in (k_pages, v_pages))
+        want = attention.attend(q.tracked, k, v, scale=asked.scale, offset=int(starts.host[0]))[0]
         bench.close("out", got, want)
 
     return body
@@ -251,7 +252,7 @@ def _decode(chunk: int) -> Body:
         table = bench.put(draw.of(np.concatenate([pages, [0, 0]])[None], "int32"))
         poison = np.full((8 * asked.page, asked.kv_heads, asked.size), np.nan, np.float32)
         k_pool, v_pool = storage.from_host(poison), storage.from_host(poison)
-        want = attention.attend(*(bench.tracked(x) for x in (q, k, v)), scale=asked.scale, offset=0)[0]
+        want = attention.attend(*(x.tracked for x in (q, k, v)), scale=asked.scale, offset=0)[0]
         for start in range(0, length, chunk):
             part = slice(start, start + chunk)
             places = [int(pages[i // asked.page]) * asked.page + i % asked.page for i in range(start, start + chunk)]

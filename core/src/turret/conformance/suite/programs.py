@@ -38,7 +38,7 @@ def two(bench: Bench, *shape: int) -> tuple[Given, Given]:
 def ask(bench: Bench, program: Program, x: Given, y: Given) -> Any:
     """Calls a program of `mix` and compares."""
     (got,) = program(bench.put(x), bench.put(y))
-    bench.close("x y + exp x", got, mixed(bench.tracked(x), bench.tracked(y)))
+    bench.close("x y + exp x", got, mixed(x.tracked, y.tracked))
     return got
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from turret.spi import HALVES, NF4_LEVELS, DType, Packed, Shape
 
 from ..bench import Bench
-from ..case import SHORT, Body, Case, call_case
+from ..case import Body, Case, call_case
 from ..given import Call, Draw, Given, Slope, View
 from ..oracle import nf4 as oracle
 from ..tolerances import FORMATS
 from ..tracked import Tracked
+from .naming import SHORT
 from .packing import MIDPOINTS, check, clear, packed, weights
 
 PACKED: tuple[tuple[Shape, int], ...] = (

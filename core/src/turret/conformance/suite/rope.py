@@ -12,7 +12,8 @@ from turret.spi import HALVES, DType, Host, Shape
 from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import rope as oracle
-from .variants import Views, cut_out, of, rotated, variant
+from .naming import variant
+from .views import Views, cut_out, of, rotated
 
 Angles = Callable[[Draw, Shape], tuple[Host, Host]]
 """Draws cos and sin of a shape."""

@@ -9,12 +9,11 @@ import numpy as np
 
 from turret.spi import HALVES, DType, Host, Shape
 
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, Slope
 from ..oracle import softmax as oracle
-from ..tolerances import FORMATS
-from ..tracked import Tracked
-from .variants import WHOLE, Views, cut_out, of, rotated, variant
+from .naming import SHORT, variant
+from .views import WHOLE, Views, cut_out, of, rotated
 
 if TYPE_CHECKING:
     from ..bench import Bench
@@ -167,8 +166,7 @@ def _unspecified(method: str) -> Case:
         result = bench.call(Call("softmax", method, (x,)))
         bench.require(tuple(result.shape) == x.shape, f"got shape {tuple(result.shape)}, wanted {x.shape}")
         between = bench.tools.layout.slice(result, (0, 0), x.shape, step=(2, 1))
-        ordinary = Tracked(x.exact[::2], 0.0, FORMATS["float32"].unit)
-        bench.close("the rows between", between, FUNCTIONS[method](ordinary))
+        bench.close("the rows between", between, FUNCTIONS[method](x.tracked[::2]))
 
     return Case(id=f"softmax/{_check(method)}/{variant((7, 65), 'float32', 'unspecified')}", body=body, kind="forward")
 

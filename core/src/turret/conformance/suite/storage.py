@@ -10,14 +10,14 @@ import numpy as np
 from turret.spi import DTYPES, DType, DTypeError, Host, host_dtype
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, View, rounded
 from . import storage_casts, storage_device
 from .giving_away import overwrite
 from .host_layouts import LAYOUTS, laid_out
-from .naming import variant
+from .naming import SHORT, variant
+from .views import VIEWS
 
-VIEWS: tuple[View, ...] = ("whole", "transposed", "strided", "offset", "repeated")
 FULL: dict[DType, tuple[float, ...]] = {
     "float32": (0.0, -0.0, 1.5, -3e38, float("inf"), float("nan")),
     "float16": (0.25, -65504.0, float("-inf")),
@@ -45,7 +45,7 @@ def cases() -> Iterator[Case]:
         yield _arrives(layout, "uint8")
     yield Case(id="storage/from-host/byte-swapped-f32", body=_byte_swapped, kind="forward")
     yield Case(id="storage/from-host/twice-f32", body=_twice, kind="forward")
-    for view in VIEWS[1:]:
+    for view in VIEWS:
         yield _leaves(view, "float32")
         yield _copy((6, 5), "float32", view)
     for shape in ((), (0, 3), (20_000,)):

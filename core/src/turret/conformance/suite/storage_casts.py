@@ -9,9 +9,9 @@ import numpy as np
 from turret.spi import DTYPES, FLOATS, REQUIRED_DTYPES, DType, DTypeError, Host, Shape, host_dtype
 
 from ..bench import Bench
-from ..case import SHORT, Case, call_case
+from ..case import Case, call_case
 from ..given import Call, Draw, View, rounded
-from .naming import variant
+from .naming import SHORT, variant
 
 FRACTIONS = (0.0, -0.0, 0.5, -0.5, 1.0, 1.75, -1.75, 2.5, -2.5, 99.9, -99.9, 0.1, 200.75)
 BEYOND = (float("nan"), float("inf"), float("-inf"), 1e5, -1e30)

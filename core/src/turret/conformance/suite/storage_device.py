@@ -10,8 +10,9 @@ import numpy as np
 from turret.spi import DTYPES, FLOATS, REQUIRED_DTYPES, DType
 
 from ..bench import Bench
-from ..case import SHORT, Case
+from ..case import Case
 from ..tolerances import FORMATS
+from .naming import SHORT
 
 TINY = 1e-40
 

@@ -1,4 +1,4 @@
-"""Variants of a case: how its operands lie in memory, and how the last part of its id is written."""
+"""How the operands of a case lie in memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from turret.spi import FLOATS, DType, Shape
+from turret.spi import FLOATS
 
 from ..bench import Bench, flat
-from ..case import SHORT, Build, Case, Kind, Truth
+from ..case import Build, Case, Kind, Truth
 from ..given import Given, View
-from ..tolerances import FORMATS
-from ..tracked import Tracked
-from .naming import sizes
 
 VIEWS: tuple[View, ...] = ("transposed", "strided", "offset", "repeated")
 Views = Mapping[str, View]
@@ -26,12 +23,6 @@ def rotated(*operands: str) -> list[Views]:
     """Four choices in which every operand gets every view once, beside operands that lie otherwise."""
     count = len(VIEWS)
     return [{operand: VIEWS[(first + n) % count] for n, operand in enumerate(operands)} for first in range(count)]
-
-
-def variant(shape: Shape, dtype: DType = "float32", *words: str, views: Views = WHOLE) -> str:
-    """`5x65-x-strided-f32`; empty words are left out."""
-    laid_out = (f"{operand}-{view}" for operand, view in views.items())
-    return "-".join([sizes(shape), *filter(None, words), *laid_out, SHORT[dtype]])
 
 
 def of(views: Views, operand: str) -> View:
@@ -49,7 +40,7 @@ def cut_out(check: str, build: Build, truth: Truth, *, kind: Kind = "forward") -
         bench.context = f"{call.slot}.{call.method} of arrays cut out of larger ones"
         method = getattr(getattr(bench.tools, call.slot), call.method)
         results = flat(method(*(_inside(bench, x) for x in call.arguments), **call.options))
-        wants = flat(truth(*map(_tracked, call.arguments), **call.options))
+        wants = flat(truth(*(x.tracked if isinstance(x, Given) else x for x in call.arguments), **call.options))
         bench.require(len(results) == len(wants), f"got {len(results)} results, wanted {len(wants)}")
         for n, (result, want) in enumerate(zip(results, wants, strict=True)):
             bench.close(f"result {n + 1}", result, want)
@@ -65,9 +56,3 @@ def _inside(bench: Bench, x: Any) -> Any:
     wide[(slice(1, -2),) * len(x.shape)] = x.host
     stop = tuple(size + 1 for size in x.shape)
     return bench.tools.layout.slice(bench.put(Given(wide, x.dtype)), (1,) * len(stop), stop)
-
-
-def _tracked(x: Any) -> Any:
-    if not isinstance(x, Given):
-        return x
-    return Tracked(x.exact, 0.0, FORMATS["float32"].unit) if x.dtype in FLOATS else x.exact
