@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import turret.derived as derived
-from turret.conformance.instrument import Counts, watching_derived
+from turret.conformance.instrument import Counts, watching_derived, watching_host
 from turret.conformance.subject import Subject
 from turret.derived.softmax import DerivedSoftmax
 from turret.registry import OpenBackend
@@ -132,3 +132,42 @@ def test_a_backend_that_never_writes_a_donated_array_is_known_as_such(own: Modul
     assert subject.writes_in_place
     own.replaces("indexing", "set_rows")(lambda right, base, ids, rows, donate=False: right(base, ids, rows))
     assert not Subject(OpenBackend.wrap(INFO, own.Opened())).writes_in_place
+
+
+class Elsewhere:
+    """An array of a device: NumPy may ask for its values."""
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self.host, dtype)
+
+    def numpy(self) -> Any:
+        return self.host
+
+
+def test_conversions_behind_the_storage_slot_are_seen_while_a_slot_is_at_work() -> None:
+    counts, array = Counts(), Elsewhere(np.ones(3))
+    before = np.asarray
+    with watching_host(counts, Elsewhere):
+        np.asarray(array)
+        assert not counts.transfers, "nobody is at work"
+        counts.inside.append("softmax")
+        np.asarray(array)
+        array.numpy()
+        np.asarray([1.0])
+        assert dict(counts.transfers) == {"softmax: numpy.asarray": 1, "softmax: Elsewhere.numpy": 1}
+        counts.inside.append("storage")
+        np.asarray(array)
+        assert sum(counts.transfers.values()) == 2, "the storage slot may"
+    assert np.asarray is before and "numpy" in vars(Elsewhere)
+    assert Elsewhere(np.ones(2)).numpy() is not None
+
+
+def test_numpys_own_arrays_have_no_other_side() -> None:
+    counts = Counts()
+    with watching_host(counts, np.ndarray):
+        counts.inside.append("softmax")
+        np.asarray(np.ones(3))
+    assert not counts.transfers

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
+
+import numpy as np
 
 import turret.derived as derived
 from turret.derived import fill
@@ -14,6 +17,8 @@ from turret.registry import OpenBackend
 from turret.spi import OPTIONAL_SLOTS, REQUIRED_SLOTS, Capabilities, Required
 
 TRANSFERS = {"from_host", "to_host"}
+CONVERSIONS = ("array", "asarray", "ascontiguousarray", "from_dlpack")
+METHODS = ("__array__", "numpy", "tolist", "item")
 
 
 class Observer(Protocol):
@@ -36,6 +41,11 @@ class Counts:
         self.derived: Counter[str] = Counter()
         self.observer: Observer | None = None
         self.inside: list[str] = []
+
+    def transferred(self, how: str) -> None:
+        """An array goes through the host; that counts where a slot other than storage is at work."""
+        if self.inside and self.inside[-1] != "storage":
+            self.transfers[f"{self.inside[0]}: {how}"] += 1
 
     def reset(self) -> None:
         self.calls.clear()
@@ -63,9 +73,14 @@ class CountedSlot:
 
         def call(*arguments: Any, **options: Any) -> Any:
             counts.calls[name] += 1
-            if is_transfer and any(each != "storage" for each in counts.inside):
-                counts.transfers[f"{counts.inside[0]}: storage.{method}"] += 1
-            return function(*arguments, **options)
+            if not is_transfer:
+                return function(*arguments, **options)
+            counts.transferred(f"storage.{method}")
+            counts.inside.append(name)
+            try:
+                return function(*arguments, **options)
+            finally:
+                counts.inside.pop()
 
         return call
 
@@ -124,6 +139,48 @@ def watching_derived(counts: Counts) -> Iterator[None]:
     finally:
         for cls, name, function in kept:
             setattr(cls, name, function)
+
+
+@contextmanager
+def watching_host(counts: Counts, native: type[Any]) -> Iterator[None]:
+    """Counts a native slot's own conversions of device arrays to host arrays, as far as Python can see them.
+
+    Where the library's arrays are NumPy's there is no other side to go to. Types written in C keep their methods to
+    themselves; NumPy's own functions are seen for all.
+    """
+    if issubclass(native, np.ndarray):
+        yield
+        return
+    with ExitStack() as patches:
+        for name in CONVERSIONS:
+            patches.enter_context(_patched(np, name, native, counts))
+        for name in METHODS:
+            with suppress(TypeError, AttributeError):  # a type that cannot be changed
+                patches.enter_context(_patched(native, name, native, counts))
+        yield
+
+
+@contextmanager
+def _patched(owner: Any, name: str, native: type[Any], counts: Counts) -> Iterator[None]:
+    kept = getattr(owner, name)
+
+    @functools.wraps(kept)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        if arguments and isinstance(arguments[0], native):
+            counts.transferred(f"{owner.__name__}.{name}")
+            counts.inside.append("storage")  # asarray calls __array__: one transfer, not two
+            try:
+                return kept(*arguments, **options)
+            finally:
+                counts.inside.pop()
+        return kept(*arguments, **options)
+
+    own = name in vars(owner)
+    setattr(owner, name, watched)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept) if own else delattr(owner, name)
 
 
 def _slot_of(cls: type) -> str:

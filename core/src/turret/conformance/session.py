@@ -18,7 +18,7 @@ from turret.spi import SPI_VERSION, PluginError, TurretError
 
 from .case import Case
 from .execute import Rules, execute
-from .instrument import Counts, watching_derived
+from .instrument import Counts, watching_derived, watching_host
 from .perf.measure import advise, ceilings, in_words, measure
 from .results import Result
 from .subject import Subject
@@ -118,7 +118,8 @@ def open_session(spec: str) -> Iterator[Session]:
                 "start with `storage.full`, `from_host`, `to_host` and `device`"
             ) from error
         try:
-            yield session
+            with watching_host(counts, session.subject.native_type):
+                yield session
         finally:
             opened.backend.close()
 
