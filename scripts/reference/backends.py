@@ -6,8 +6,7 @@ from typing import Any
 
 from turret.conformance.render import html
 from turret.conformance.render.markdown import cell, code
-from turret.conformance.render.terminal import maker, versions
-from turret.conformance.render.wording import ABOUT, capabilities, when
+from turret.conformance.render.wording import ABOUT, capabilities, maker, versions, when
 from turret.conformance.report import Report
 from turret.conformance.results import Status
 

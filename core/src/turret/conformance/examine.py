@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from .execute import Rules
 from .profiles import select
 from .report import Report, now
 from .results import Result
-from .runner import TIMEOUT_S, run
+from .runner import TIMEOUT_S, Progress, run
 from .suite import all_cases
 
 
@@ -62,7 +62,7 @@ def plan(request: Request) -> Plan:
     return Plan(request=request, info=info, spec=spec, case_ids=tuple(case.id for case in chosen), ledger=ledger)
 
 
-def examine(planned: Plan, *, progress: Callable[[Result], None] = lambda result: None) -> Report:
+def examine(planned: Plan, *, progress: Progress = lambda result: None) -> Report:
     """Runs the plan. A backend that cannot be opened is a failed report, not an exception."""
     request, started, begun = planned.request, now(), time.perf_counter()
     wanted = set(planned.case_ids)

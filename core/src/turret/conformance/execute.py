@@ -1,11 +1,10 @@
-"""Runs one case at one backend: the one place of the suite where whatever a backend raises is caught."""
+"""Runs one case at one backend; whatever the backend raises becomes a result."""
 
 from __future__ import annotations
 
 import time
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from turret.registry import use_backend
@@ -96,6 +95,3 @@ def _told(error: BaseException, bench: Bench | None) -> str:
 
 def _short(filename: str) -> str:
     return "/".join(filename.replace("\\", "/").split("/")[-2:])
-
-
-Progress = Callable[[Result], None]

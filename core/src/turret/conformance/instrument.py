@@ -120,24 +120,29 @@ def instrumented(opened: OpenBackend, counts: Counts) -> OpenBackend:
     return dataclasses.replace(opened, tools=dataclasses.replace(tools, **shown))
 
 
+def uncounted(opened: OpenBackend) -> OpenBackend:
+    """The same backend without counters, which threads may not share. To core it is another one: tensors do not mix."""
+    return OpenBackend.wrap(opened.info, opened.backend, opened.device)
+
+
 @contextmanager
 def watching_derived(counts: Counts) -> Iterator[None]:
     """Counts entries into `turret.derived`, also by a native slot that falls back to it. Open the backend inside.
 
     The classes themselves are wrapped: a plugin holds instances that nobody else sees.
     """
-    kept: list[tuple[type, str, Callable[..., Any]]] = []
+    kept: list[tuple[str, type, str, Callable[..., Any]]] = []
     for slot in OPTIONAL_SLOTS:
         cls = getattr(derived, "Derived" + "".join(word.capitalize() for word in slot.split("_")))
         for name, function in vars(cls).items():
             if callable(function) and not name.startswith("_"):
-                kept.append((cls, name, function))
-    for cls, name, function in kept:
-        setattr(cls, name, _watched(_slot_of(cls), function, counts))
+                kept.append((slot, cls, name, function))
+    for slot, cls, name, function in kept:
+        setattr(cls, name, _watched(slot, function, counts))
     try:
         yield
     finally:
-        for cls, name, function in kept:
+        for _, cls, name, function in kept:
             setattr(cls, name, function)
 
 
@@ -181,11 +186,6 @@ def _patched(owner: Any, name: str, native: type[Any], counts: Counts) -> Iterat
         yield
     finally:
         setattr(owner, name, kept) if own else delattr(owner, name)
-
-
-def _slot_of(cls: type) -> str:
-    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__)
-    return words.removeprefix("_derived_")
 
 
 def _watched(slot: str, function: Callable[..., Any], counts: Counts) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from .case import Case
 from .examine import Plan, Request, plan
 from .execute import Rules
 from .profiles import PROFILES
+from .render.wording import repro
 from .results import Result, Status
 from .session import Session, open_session
 from .suite import all_cases
@@ -139,9 +140,7 @@ class CaseItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if not isinstance(excinfo.value, CaseFailed):
             return super().repr_failure(excinfo, style)
-        seed = f" --seed {self.state.rules.seed}" if self.state.rules.seed else ""
-        again = f"turret conformance repro {self.case.id} --backend {self.state.plan.spec}{seed}"
-        return f"{excinfo.value}\nagain: {again}"
+        return f"{excinfo.value}\nagain: {repro(self.case.id, self.state.plan.spec, self.state.rules.seed)}"
 
     def reportinfo(self) -> tuple[Path, None, str]:
         return self.path, None, self.case.id

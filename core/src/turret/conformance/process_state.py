@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -53,8 +54,8 @@ def changed(before: State, after: State, *, imported: bool = False) -> str:
     return ", ".join(found)
 
 
-def _digest(state: object) -> str:
-    return str(hash(repr([x.tobytes() if isinstance(x, np.ndarray) else x for x in state])))  # type: ignore[attr-defined]
+def _digest(state: Iterable[object]) -> str:
+    return str(hash(repr([x.tobytes() if isinstance(x, np.ndarray) else x for x in state])))
 
 
 def _cores() -> str:

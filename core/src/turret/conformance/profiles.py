@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from turret.spi import OPTIONAL_SLOTS, REQUIRED_SLOTS, ConfigError
@@ -100,12 +100,12 @@ def select(*, profile: str = "full", capabilities: Sequence[str] = (), pattern: 
     pattern: a part of the id, or a whole with `*` and `?`. Raises: ConfigError for an unknown word or an empty choice.
     """
     if profile not in PROFILES:
-        raise ConfigError(f"no profile {profile!r}; {_guess(profile, PROFILES)}")
+        raise ConfigError(f"no profile {profile!r}; {guess(profile, PROFILES)}")
     chosen = [case for case in all_cases() if PROFILES[profile].has(case)]
     known = {case.capability for case in all_cases()}
     for word in capabilities:
         if word not in known:
-            raise ConfigError(f"no capability {word!r}; {_guess(word, sorted(known))}")
+            raise ConfigError(f"no capability {word!r}; {guess(word, sorted(known))}")
     if capabilities:
         chosen = [case for case in chosen if case.capability in capabilities]
     if pattern:
@@ -125,6 +125,8 @@ def matches(case: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(case, pattern) if set(pattern) & set("*?[") else pattern in case
 
 
-def _guess(word: str, known: Sequence[str] | dict[str, Profile]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
+def guess(word: str, known: Iterable[str]) -> str:
+    """What may have been meant by an unknown word, else all that there is."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"

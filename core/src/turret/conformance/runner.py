@@ -71,23 +71,21 @@ def run(
             for kind, told in worker.answers(timeout_s):
                 if kind == "opened":
                     facts = facts or told
-                elif kind == "refused" and not worker.is_open:
-                    problems.append(f"backend {backend!r} cannot be opened: {told}")
-                    return Outcome(facts=facts, results=results, problems=problems, advice=advice)
                 elif kind == "result":
                     results.append(told)
                     progress(told)
                     done += 1
                 elif kind == "advice":
                     advice = told
-                elif kind == "broken off" and not worker.is_open:
-                    problems.append(f"backend {backend!r} cannot be opened: the process {told}")
-                    return Outcome(facts=facts, results=results, problems=problems, advice=advice)
-                elif kind in ("refused", "broken off"):
+                elif worker.is_open:
                     count = "all cases" if done == len(batch) else f"{done} of {len(batch)} cases"
                     what = f"the process {told}" if kind == "broken off" else f"it did not close: {told}"
                     if (text := f"{count} were done, then {what}") not in problems:
                         problems.append(text)
+                else:
+                    what = f"the process {told}" if kind == "broken off" else told
+                    problems.append(f"backend {backend!r} cannot be opened: {what}")
+                    return Outcome(facts=facts, results=results, problems=problems, advice=advice)
         finally:
             worker.end()
         left = left[max(done, 1) :]
@@ -123,7 +121,11 @@ class Worker:
         threading.Thread(target=self._converse, args=(json.dumps(request).encode(),), daemon=True).start()
 
     def answers(self, timeout_s: float) -> Iterator[tuple[str, Any]]:
-        """("opened", facts), ("refused", reason), ("result", Result), ("broken off", what happened to the process)."""
+        """What it said and what became of it, as (kind, value).
+
+        opened: facts. refused: why the backend does not open or close. result: a Result. advice: lines. broken off:
+        what happened to the process.
+        """
         running: str | None = None
         closing = False
         while True:

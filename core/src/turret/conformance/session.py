@@ -14,11 +14,11 @@ from typing import Any
 
 from turret import __version__
 from turret.registry import OpenBackend, Registry
-from turret.spi import SPI_VERSION, PluginError, TurretError
+from turret.spi import FLOATS, SPI_VERSION, PluginError, TurretError
 
 from .case import Case
 from .execute import Rules, execute
-from .instrument import Counts, watching_derived, watching_host
+from .instrument import Counts, uncounted, watching_derived, watching_host
 from .perf.measure import advise, ceilings, in_words, measure
 from .results import Result
 from .subject import Subject
@@ -71,13 +71,13 @@ class Session:
 
     def advice(self) -> list[str]:
         """Which derived slots a training step would gain most from, if they were native; quickly measured."""
-        opened = OpenBackend.wrap(self.subject.opened.info, self.subject.opened.backend, self.subject.opened.device)
+        opened = uncounted(self.subject.opened)
         found = ceilings(opened.tools, seconds=ADVICE_SECONDS)
         return in_words(advise(list(measure(opened, found, seconds=ADVICE_SECONDS, used=True))))
 
     def facts(self) -> Facts:
         opened, device, storage = self.subject.opened, self.subject.device, self.subject.table.required.storage
-        floats = sorted(device.dtypes & {"float32", "float16", "bfloat16", "float64"})
+        floats = sorted(device.dtypes & FLOATS)
         matmul = self.subject.table.required.matmul
         return Facts(
             backend=opened.spec,

@@ -50,6 +50,10 @@ class Tracked:
     def _moved(self, move: Callable[[Array], Array]) -> Tracked:
         return Tracked(move(self.value), move(self.error), self.unit)
 
+    def rounded(self, unit: float) -> Tracked:
+        """The same after one more rounding, to a format of that unit roundoff."""
+        return Tracked(self.value, self.error + unit * np.abs(self.value), self.unit)
+
     def __len__(self) -> int:
         return len(self.value)
 

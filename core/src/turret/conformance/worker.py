@@ -1,7 +1,8 @@
 """The process in which cases run, so that a crash or a hang is the end of one case and not of the run.
 
 Started by file name with a JSON request on stdin; answers on the stdout it was started with, one JSON object a line:
-{"opened": facts}, or {"refused": reason}; then {"start": id} and {"result": result} for each case.
+{"opened": facts}, or {"refused": reason}; {"start": id} and {"result": result} for each case; {"advice": lines} where
+it was asked for; {"closing": true}, and {"refused": reason} once more where the backend does not close.
 """
 
 from __future__ import annotations

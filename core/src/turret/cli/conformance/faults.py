@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from turret.conformance.profiles import PROFILES
 from turret.registry import Registry
 
 from ..options import NamedPath
-from .run import check_writable
+from .options import check_writable, seed_option
 
 
 @click.command()
@@ -31,7 +32,7 @@ from .run import check_writable
     help="The profile that has to find them out; faults outside its scope are left out.",
 )
 @click.option("--one-each", is_flag=True, help="Only the first fault of every capability.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all inputs.")
+@seed_option
 @click.option("--json", "json_to", type=NamedPath(), metavar="FILE", help="Write the kill table as JSON.")
 @click.pass_context
 def command(
@@ -57,10 +58,8 @@ def command(
     if one_each:
         faults = tuple({fault.capability: fault for fault in reversed(faults)}.values())[::-1]
     opened = Registry().open(backend)
-    try:
+    with closing(opened.backend):
         kills = list(_told(kill_all(opened, seed=seed, profile=profile, faults=faults), len(faults)))
-    finally:
-        opened.backend.close()
     show(("FAULT", "CAPABILITY", "CASES", "KILLED BY"), [_cells(each) for each in kills])
     hunted = [each for each in kills if each.expressible]
     survivors = [each.fault.name for each in hunted if each.killed_by is None]

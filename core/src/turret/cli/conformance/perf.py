@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from turret.registry import Registry
 from turret.spi import OPTIONAL_SLOTS, REQUIRED_SLOTS
 
 from ..options import NamedPath
-from .run import check_writable
+from .options import check_writable
 
 SLOTS = (*(slot for slot in REQUIRED_SLOTS if slot != "storage"), *OPTIONAL_SLOTS)
 
@@ -42,11 +43,9 @@ def command(backend: str, slots: tuple[str, ...], seconds: float, json_to: Path 
     if json_to is not None:
         check_writable(json_to, "--json")
     opened = Registry().open(backend)
-    try:
+    with closing(opened.backend):
         found = ceilings(opened.tools, seconds=5 * seconds)
         measured = list(measure(opened, found, slots=slots, seconds=seconds))
-    finally:
-        opened.backend.close()
     streams = ", ".join(f"{rate:.0f} GB/s over {size / 2**20:.0f} MiB" for size, rate in found.gbytes.items())
     click.echo(f"ceilings of {opened.spec}: {found.gflops:.1f} GFLOP/s in a product; {streams}")
     show(("CALL", "MADE BY", "MS", "GFLOP/S", "GB/S", "OF ROOFLINE"), [_cells(each) for each in measured])

@@ -8,24 +8,17 @@ import click
 
 from turret.conformance.recording import SCRIPT
 from turret.conformance.repro import write
-from turret.conformance.runner import TIMEOUT_S
 
-from ..options import NamedPath, Seconds
+from ..options import NamedPath
+from .options import seed_option, timeout_option
 
 
 @click.command()
 @click.argument("case")
 @click.option("--backend", required=True, metavar="BACKEND", help="The backend to run it on.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all inputs.")
+@seed_option
 @click.option("--out", type=NamedPath(), metavar="FOLDER", help="Where to write.  [default: repro-CASE]")
-@click.option(
-    "--timeout-s",
-    type=Seconds(),
-    default=TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the case may take before it is killed.",
-)
+@timeout_option
 def command(case: str, backend: str, seed: int, out: Path | None, timeout_s: float) -> None:
     """Write CASE as a folder: a script of the calls it makes, their inputs, what is wanted, and versions.
 

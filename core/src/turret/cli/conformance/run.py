@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from turret.conformance.execute import Rules
 from turret.conformance.profiles import PROFILES, select
 from turret.conformance.render import html, markdown, terminal
 from turret.conformance.report import Report
-from turret.conformance.runner import TIMEOUT_S
-from turret.spi import ConfigError
 
-from ..options import NamedPath, Seconds
+from ..options import NamedPath
+from .options import check_writable, seed_option, timeout_option
 from .progress import progress
 
 
@@ -35,16 +33,9 @@ from .progress import progress
 @click.option(
     "-k", "pattern", default="", metavar="PATTERN", help="Only ids that contain this, or match it with * and ?."
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all inputs.")
+@seed_option
 @click.option("--isolate", is_flag=True, help="Run every case in a process of its own.")
-@click.option(
-    "--timeout-s",
-    type=Seconds(),
-    default=TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long one case may take before it is killed and counted as timed out.",
-)
+@timeout_option
 @click.option("--forbid-derived", is_flag=True, help="Fail cases whose result turret.derived composed.")
 @click.option("--forbid-host", is_flag=True, help="Fail cases whose arrays went through the host inside a call.")
 @click.option("--json", "json_to", type=NamedPath(), metavar="FILE", help="Write the report as JSON.")
@@ -115,15 +106,3 @@ def _run(planned: Plan) -> Report:
 
 def _as_json(report: Report) -> str:
     return json.dumps(report.as_json(), indent=1) + "\n"
-
-
-def check_writable(path: Path, flag: str) -> None:
-    """Known before the run and not after it. Raises: ConfigError."""
-    folder = path.parent
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path} is a folder; give the path of a file")
-    if not folder.is_dir():
-        raise ConfigError(f"{flag} {path}: there is no folder {folder}; make it first")
-    target = path if path.exists() else folder
-    if not os.access(target, os.W_OK):
-        raise ConfigError(f"{flag} {path}: no permission to write {target}; choose another path")

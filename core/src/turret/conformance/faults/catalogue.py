@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from turret.spi import ConfigError
 
+from ..profiles import guess
 from . import (
     activation,
     adam,
@@ -62,10 +62,7 @@ def find(names: Sequence[str] = ()) -> tuple[Fault, ...]:
     known = {each.name: each for each in CATALOGUE}
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(
-                f"no fault {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see the catalogue")
-            )
+            raise ConfigError(f"no fault {name!r}; {guess(name, known)}")
     return tuple(known[name] for name in names)
 
 

@@ -10,7 +10,6 @@ from ..report import Report
 from ..results import Result, Status
 from . import wording
 from .style import SHEET
-from .terminal import maker, versions
 
 
 def page(reports: Sequence[Report], title: str = "Conformance") -> str:
@@ -123,7 +122,7 @@ def _plugin(report: Report) -> str:
 def _cell(name: str, row: dict[str, Any] | None) -> str:
     if row is None:
         return '<span class="none">not run</span>'
-    made = maker(name, row)
+    made = wording.maker(name, row)
     below = (f"<span>{_safe(made)}</span>" if made else "") + _budget(row["budget_used"])
     return f'<div class="counts">{_counts(row)}</div>' + (f'<div class="made">{below}</div>' if below else "")
 
@@ -145,7 +144,7 @@ def _budget(used: float | None) -> str:
 
 def _findings(number: int, report: Report) -> list[str]:
     """Everything about one backend that the scoreboard has no room for; open where something is wrong."""
-    made_of = versions(report.facts) if report.facts else "not opened"
+    made_of = wording.versions(report.facts) if report.facts else "not opened"
     return [
         f'<details class="backend" id="backend-{number}"{"" if report.good else " open"}>',
         f"<summary><h2>{_safe(report.backend)}</h2> {_mark(report.good, report.verdict)}</summary>",
@@ -176,14 +175,14 @@ def _failures(report: Report) -> list[str]:
 
 
 def _expected(report: Report) -> list[str]:
-    found = [result for result in report.results if result.status is Status.EXPECTED_FAILURE]
+    found = wording.expected(report)
     return [f"<h3>Expected failures ({len(found)})</h3>", *map(_headed, found)] if found else []
 
 
 def _headed(result: Result) -> str:
     word = f'<span class="{result.status.value.replace(" ", "-")}">{result.status.value}</span>'
-    advice = " (advice: newer than the interface this plugin was written for)" if result.advisory else ""
-    return f"<h4><code>{_safe(result.case)}</code> {word}{advice}</h4>\n<pre>{_safe(result.message)}</pre>"
+    heading = f"<h4><code>{_safe(result.case)}</code> {word}{wording.advisory(result)}</h4>"
+    return f"{heading}\n<pre>{_safe(result.message)}</pre>"
 
 
 def _not_executed(report: Report) -> list[str]:

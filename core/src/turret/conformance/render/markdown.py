@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 
 from ..report import Report
-from ..results import Result, Status
+from ..results import Result
 from . import wording
-from .terminal import maker, versions
 
 SHOWN_IDS = 5
 
@@ -60,19 +59,19 @@ def _about(report: Report) -> list[str]:
     lines = [f"- run: {code(wording.asked(report))}, {code(wording.when(report))}, {report.seconds:.1f} s"]
     if report.facts:
         lines.append(f"- device: {code(report.facts['device'])}, kind {code(report.facts['device_kind'])}")
-        lines.append(f"- versions: {code(versions(report.facts))}")
+        lines.append(f"- versions: {code(wording.versions(report.facts))}")
     else:
         lines.append("- device: not opened")
     return lines
 
 
 def _table(report: Report) -> str:
-    seen = [status for status in Status if report.counts[status.value] or status in (Status.PASSED, Status.FAILED)]
+    seen = wording.columns(report)
     head = ["capability", "made by", *(status.value for status in seen), "budget used"]
     rows = []
     for name, row in report.by_capability().items():
         used = "" if row["budget_used"] is None else f"{100 * row['budget_used']:.0f} %"
-        rows.append([cell(name), maker(name, row), *(str(row[status.value] or "") for status in seen), used])
+        rows.append([cell(name), wording.maker(name, row), *(str(row[status.value] or "") for status in seen), used])
     rule = ["---", "---", *("---:" for _ in seen), "---:"]
     return "\n".join(f"| {' | '.join(each)} |" for each in (head, rule, *rows))
 
@@ -95,15 +94,14 @@ def _failures(report: Report) -> list[str]:
 
 
 def _expected(report: Report) -> list[str]:
-    found = [result for result in report.results if result.status is Status.EXPECTED_FAILURE]
+    found = wording.expected(report)
     return (
         [f"## Expected failures ({len(found)})", *(part for each in found for part in _headed(each))] if found else []
     )
 
 
 def _headed(result: Result) -> tuple[str, str]:
-    advice = " (advice: newer than the interface this plugin was written for)" if result.advisory else ""
-    return f"### {code(result.case)}: {result.status.value}{advice}", fence(result.message)
+    return f"### {code(result.case)}: {result.status.value}{wording.advisory(result)}", fence(result.message)
 
 
 def _not_executed(report: Report) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ..report import Report
-from ..results import Result, Status
+from ..results import Result
+from . import wording
 
 SHOWN_FAILURES = 20
 WIDTH = 118
@@ -31,12 +32,10 @@ def show(report: Report) -> None:
 
 def failure(result: Result, report: Report) -> list[str]:
     """What was called, what was wrong, and how to have it alone."""
-    flags = f" --seed {report.asked['seed']}" if report.asked["seed"] else ""
-    repro = f"turret conformance repro {result.case} --backend {report.backend}{flags}"
     return [
         f"{result.status.value.upper()} {result.case}",
         *textwrap.wrap(result.message, WIDTH - 2, initial_indent="  ", subsequent_indent="  "),
-        f"  again: {repro}",
+        f"  again: {wording.again(result, report)}",
     ]
 
 
@@ -53,25 +52,15 @@ def notes(report: Report) -> list[str]:
         lines.append(f"profiles: {', '.join(certified)}")
     lines += report.advice
     if report.facts:
-        lines.append(versions(report.facts))
+        lines.append(wording.versions(report.facts))
     return lines
-
-
-def versions(facts: dict[str, Any]) -> str:
-    """Suite, interface, core, plugin, libraries and device in one line."""
-    libraries = ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
-    return (
-        f"suite {facts['suite']}, SPI {facts['spi']}, core {facts['core']}, {facts['distribution']} "
-        f"{facts['plugin_version'] or '(not installed)'} (for SPI {facts['plugin_spi']}), {libraries}, Python "
-        f"{facts['python']}, {facts['platform']}; device {facts['device']} ({facts['device_kind']})"
-    )
 
 
 def _table(report: Report) -> Any:
     from rich import box
     from rich.table import Table
 
-    statuses = [status for status in Status if report.counts[status.value] or status in (Status.PASSED, Status.FAILED)]
+    statuses = wording.columns(report)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("capability")
     table.add_column("made by")
@@ -82,16 +71,5 @@ def _table(report: Report) -> Any:
     for name, row in report.by_capability().items():
         counts = [str(row[status.value] or "") for status in statuses]
         used = "" if row["budget_used"] is None else f"{row['budget_used']:.0%}"
-        table.add_row(name, maker(name, row), *counts, used, f"{row['seconds']:.1f}")
+        table.add_row(name, wording.maker(name, row), *counts, used, f"{row['seconds']:.1f}")
     return table
-
-
-def maker(name: str, row: dict[str, Any]) -> str:
-    """Who computes this capability: the plugin, core's composition, or both."""
-    from ..profiles import GROUPS
-
-    if name in GROUPS:
-        return ""
-    if not row["native"]:
-        return "derived"
-    return f"native, {row['fell_to_derived']} derived" if row["fell_to_derived"] else "native"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
+from ..profiles import GROUPS
 from ..report import Report
 from ..results import Result, Status
 from ..suite import MODULES
@@ -29,14 +31,34 @@ def visible(text: str) -> str:
 
 
 def again(result: Result, report: Report) -> str:
-    """The command that gives this case alone."""
-    seed = f" --seed {report.asked['seed']}" if report.asked["seed"] else ""
-    return f"turret conformance repro {shlex.quote(result.case)} --backend {shlex.quote(report.backend)}{seed}"
+    """The command that gives a case of the report alone."""
+    return repro(result.case, report.backend, report.asked["seed"])
+
+
+def repro(case: str, backend: str, seed: int) -> str:
+    """The command that gives one case alone."""
+    flag = f" --seed {seed}" if seed else ""
+    return f"turret conformance repro {shlex.quote(case)} --backend {shlex.quote(backend)}{flag}"
 
 
 def wrong(report: Report) -> list[Result]:
     """Every bad result, those that are only advice last."""
     return sorted((result for result in report.results if result.status.bad), key=lambda result: result.advisory)
+
+
+def expected(report: Report) -> list[Result]:
+    """Every failure that the ledger expects."""
+    return [result for result in report.results if result.status is Status.EXPECTED_FAILURE]
+
+
+def advisory(result: Result) -> str:
+    """Why a bad result does not fail the run; empty where it does."""
+    return " (advice: newer than the interface this plugin was written for)" if result.advisory else ""
+
+
+def columns(report: Report) -> list[Status]:
+    """The statuses that a table shows: those that occur, and always passed and failed."""
+    return [status for status in Status if report.counts[status.value] or status in (Status.PASSED, Status.FAILED)]
 
 
 def not_executed(report: Report) -> list[tuple[Status, str, list[str]]]:
@@ -66,6 +88,25 @@ def asked(report: Report) -> str:
     chosen += [f"pattern {report.asked['pattern']}"] if report.asked["pattern"] else []
     chosen += [f"--{flag.replace('_', '-')}" for flag in FLAGS if report.asked[flag]]
     return ", ".join(chosen)
+
+
+def versions(facts: dict[str, Any]) -> str:
+    """Suite, interface, core, plugin, libraries and device in one line."""
+    libraries = ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
+    return (
+        f"suite {facts['suite']}, SPI {facts['spi']}, core {facts['core']}, {facts['distribution']} "
+        f"{facts['plugin_version'] or '(not installed)'} (for SPI {facts['plugin_spi']}), {libraries}, Python "
+        f"{facts['python']}, {facts['platform']}; device {facts['device']} ({facts['device_kind']})"
+    )
+
+
+def maker(name: str, row: dict[str, Any]) -> str:
+    """Who computes this capability: the plugin, core's composition, or both."""
+    if name in GROUPS:
+        return ""
+    if not row["native"]:
+        return "derived"
+    return f"native, {row['fell_to_derived']} derived" if row["fell_to_derived"] else "native"
 
 
 def manifest_heading(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Sizes, values and memory layouts that the suites of attention share.
+"""Sizes, values, memory layouts and comparisons that the suites of attention share.
 
 Letters: B batch, T query length, S key length, H query heads, K key-value heads, d head size.
 """
@@ -15,7 +15,8 @@ import numpy as np
 from turret.spi import HALVES, DType
 
 from ..bench import Bench
-from ..given import Draw, Given, View
+from ..given import Draw, Given, Slope, View
+from ..oracle import attention as oracle
 from .naming import SHORT
 
 UNSEEN = 1e30
@@ -185,3 +186,23 @@ def joint(bench: Bench, sizes: Sizes) -> tuple[tuple[Given, Given, Given], tuple
 def seen(sizes: Sizes) -> Any:
     """bool (T, S): key j is seen by query i where j <= offset + i."""
     return np.arange(sizes.keys) <= sizes.offset + np.arange(sizes.queries)[:, None]
+
+
+def slope(question: Question, dy: Given, inputs: tuple[Given, Given, Given]) -> Slope | None:
+    """Differences need room: not for gradients rounded to a half, nor where one step moves scores by more than 1."""
+    sizes = question.sizes
+    steep = question.check == "extremes" and question.variant != "scale-negative"
+    if question.dtype in HALVES or steep or not sizes.batch or not sizes.queries:
+        return None
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        return oracle.attend(q, k, v, scale=question.scale, offset=sizes.offset)[0]
+
+    q, k, v = (x.exact for x in inputs)
+    return Slope(forward, (q, k, v), dy.exact)
+
+
+def compare(bench: Bench, labels: tuple[str, ...], got: Any, wants: Any) -> None:
+    """Results beside their truths, each under its label."""
+    for label, result, want in zip(labels, got, wants, strict=True):
+        bench.close(label, result, want)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from turret.spi import HALVES, DType
+from turret.spi import DType
 
 from ..bench import Bench
-from ..case import Case, call_case
-from ..given import Call, Draw, Given, Slope
+from ..case import Body, Case, call_case
+from ..given import Call, Draw
 from ..oracle import attention as oracle
 from ..tolerances import FORMATS, growth
-from .attention_inputs import Question, Sizes, joint, normal, questions, seen
+from .attention_inputs import Question, Sizes, compare, joint, normal, questions, seen, slope
+from .naming import SHORT
 
 JOINT = (Sizes(2, 9, 9, 4, 2, 8, 0), Sizes(2, 65, 65, 4, 1, 32, 0), Sizes(2, 1, 1, 8, 8, 16, 0))
 ROWS = (Sizes(2, 7, 10, 4, 2, 8, 2), Sizes(1, 65, 130, 2, 1, 16, 65), Sizes(2, 3, 9, 2, 2, 8, 0))
@@ -30,8 +30,7 @@ def cases() -> Iterator[Case]:
         yield Case(id=f"causal_attention/joint-vjp/{sizes}-f32", body=_joint_vjp(sizes), kind="vjp")
     for sizes in ROWS:
         for dtype in ("float32", "float16"):
-            short = "f32" if dtype == "float32" else "f16"
-            yield Case(id=f"causal_attention/rows/{sizes}-{short}", body=_rows(sizes, dtype), kind="forward")
+            yield Case(id=f"causal_attention/rows/{sizes}-{SHORT[dtype]}", body=_rows(sizes, dtype), kind="forward")
     yield Case(id="causal_attention/rows/scores-below-any-fill", body=_far_below, kind="forward")
     yield Case(id="causal_attention/sizes/B2-T9-S12-H4-K2-d8-o3-f64", body=_float64, kind="forward")
     yield Case(id="causal_attention/chain-vjp/own-probabilities", body=_chain, kind="vjp")
@@ -66,21 +65,7 @@ def _vjp(question: Question) -> Case:
     return call_case(f"causal_attention/{question.check}-vjp/{question.variant}", build, oracle.attend_vjp, kind="vjp")
 
 
-def slope(question: Question, dy: Given, inputs: tuple[Given, Given, Given]) -> Slope | None:
-    """Differences need room: not for gradients rounded to a half, nor where one step moves scores by more than 1."""
-    sizes = question.sizes
-    steep = question.check == "extremes" and question.variant != "scale-negative"
-    if question.dtype in HALVES or steep or not sizes.batch or not sizes.queries:
-        return None
-
-    def forward(q: Any, k: Any, v: Any) -> Any:
-        return oracle.attend(q, k, v, scale=question.scale, offset=sizes.offset)[0]
-
-    q, k, v = (x.exact for x in inputs)
-    return Slope(forward, (q, k, v), dy.exact)
-
-
-def _joint(sizes: Sizes) -> Any:
+def _joint(sizes: Sizes) -> Body:
     def body(bench: Bench) -> None:
         hosts, (q, k, v) = joint(bench, sizes)
         bench.context = "causal_attention.attend of slices of one projection"
@@ -93,7 +78,7 @@ def _joint(sizes: Sizes) -> Any:
     return body
 
 
-def _joint_vjp(sizes: Sizes) -> Any:
+def _joint_vjp(sizes: Sizes) -> Body:
     def body(bench: Bench) -> None:
         hosts, placed = joint(bench, sizes)
         dy = bench.draw.normal(*hosts[0].shape)
@@ -105,13 +90,12 @@ def _joint_vjp(sizes: Sizes) -> Any:
         )
         tracked = [x.tracked for x in (dy, *hosts, probabilities)]
         wants = oracle.attend_vjp(*tracked, scale=sizes.scale)
-        for label, result, want in zip(("dq", "dk", "dv"), got, wants, strict=True):
-            bench.close(label, result, want)
+        compare(bench, ("dq", "dk", "dv"), got, wants)
 
     return body
 
 
-def _rows(sizes: Sizes, dtype: DType) -> Any:
+def _rows(sizes: Sizes, dtype: DType) -> Body:
     def body(bench: Bench) -> None:
         """Exactly zero where unseen, positive elsewhere for moderate scores, and every row a distribution."""
         q, k, v = (bench.put(x) for x in normal(bench.draw, sizes, dtype))
@@ -148,9 +132,8 @@ def _float64(bench: Bench) -> None:
     sizes = Sizes(2, 9, 12, 4, 2, 8, 3)
     inputs = normal(bench.draw, sizes, "float64")
     bench.context = "causal_attention.attend"
-    out = bench.tools.causal_attention.attend(*(bench.put(x) for x in inputs), scale=sizes.scale, offset=sizes.offset)[
-        0
-    ]
+    q, k, v = (bench.put(x) for x in inputs)
+    out, _ = bench.tools.causal_attention.attend(q, k, v, scale=sizes.scale, offset=sizes.offset)
     want = oracle.attend(*(x.tracked for x in inputs), scale=sizes.scale, offset=sizes.offset)[0]
     bench.close("output", out, want, "float64")
 
@@ -167,5 +150,4 @@ def _chain(bench: Bench) -> None:
     tq, tk, tv = (x.tracked for x in inputs)
     mixed = oracle.attend(tq, tk, tv, scale=sizes.scale, offset=sizes.offset)[1]
     wants = oracle.attend_vjp(dy.tracked, tq, tk, tv, mixed, scale=sizes.scale)
-    for label, result, want in zip(("dq", "dk", "dv"), got, wants, strict=True):
-        bench.close(label, result, want)
+    compare(bench, ("dq", "dk", "dv"), got, wants)

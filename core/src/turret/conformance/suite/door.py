@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from turret.registry import OpenBackend
 from turret.spi import DTYPES, FLOATS, BackendMismatch, ConfigError, DType, DTypeError, ShapeError, TurretError
 from turret.tensor import Tensor, ops, tensor
 
 from ..bench import Bench
 from ..case import Case
 from ..given import Given
+from ..instrument import uncounted
 from .door_state import refused, state_cases
 
 
@@ -24,8 +24,7 @@ class Desk:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        opened = bench.opened
-        self.other = OpenBackend.wrap(opened.info, opened.backend, opened.device)
+        self.other = uncounted(bench.opened)
 
     def of(self, dtype: DType, *shape: int) -> Tensor:
         """Normal numbers; 0 and 1 where they are whole."""

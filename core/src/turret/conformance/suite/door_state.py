@@ -13,7 +13,6 @@ import numpy as np
 from turret.kv import ContiguousCache
 from turret.models import DecoderConfig, LanguageModel, build_model
 from turret.optim import Adam
-from turret.registry import OpenBackend
 from turret.spi import (
     BackendMismatch,
     DataError,
@@ -29,6 +28,7 @@ from turret.tensor import Parameter, Tensor, backward, no_grad, tensor
 from ..bench import Bench
 from ..case import Case
 from ..given import Given
+from ..instrument import uncounted
 
 CONFIG = DecoderConfig(vocabulary=5, context=4, width=4, heads=2, blocks=1, feed_forward=4)
 
@@ -90,7 +90,7 @@ def tensor_like(bench: Bench, dtype: Any) -> Tensor:
 def _seeds(bench: Bench) -> None:
     x = _f(bench, 2, 3, leaf=True)
     y = x * 3
-    other = OpenBackend.wrap(bench.opened.info, bench.opened.backend, bench.opened.device)
+    other = uncounted(bench.opened)
     right = _f(bench, 2, 3)
     refused(bench, GraphError, lambda: backward(y))
     refused(bench, ShapeError, lambda: backward(y, _f(bench, 3, 2)))
@@ -160,7 +160,7 @@ def _model_state(bench: Bench) -> None:
 
 def _model_elsewhere(bench: Bench) -> None:
     model, state = _model(bench)
-    other = OpenBackend.wrap(bench.opened.info, bench.opened.backend, bench.opened.device)
+    other = uncounted(bench.opened)
     ids = _ids(bench, 1, 3)
     bench.refuses(BackendMismatch, lambda: model(Tensor(ids.value, other, "int32")))
     optimizer = Adam(model.named_parameters())

@@ -8,7 +8,7 @@ import numpy as np
 
 from turret.spi import DTYPES, FLOATS, DType
 
-from ..case import Case, call_case
+from ..case import Build, Case, call_case
 from ..given import Call, Draw, Given
 from ..oracle import elementwise as oracle
 from .naming import SHORT
@@ -36,11 +36,11 @@ def _ends(draw: Draw, dtype: DType, shape: tuple[int, ...]) -> Given:
     return draw.of(draw.rng.choice(whole, shape), dtype)
 
 
-def _case(name: str, words: str, dtype: DType, build: object) -> Case:
+def _case(name: str, words: str, dtype: DType, build: Build) -> Case:
     gives: DType = "bool" if name in COMPARISONS else dtype
     return call_case(
         f"elementwise/{name.replace('_', '-')}/{words}-{SHORT[dtype]}",
-        build,  # type: ignore[arg-type]
+        build,
         getattr(oracle, name),
         returns=(gives,),
         exact=True,

@@ -14,9 +14,7 @@ from ..case import Body, Case, call_case
 from ..given import Call, Draw, Given
 from ..oracle import attention as oracle
 from ..tolerances import FORMATS
-from ..tracked import Tracked
-from .attention_inputs import Question, Sizes, joint, normal, plain, questions, seen
-from .causal_attention import slope
+from .attention_inputs import Question, Sizes, compare, joint, normal, plain, questions, seen, slope
 
 BLOCKS = (Sizes(1, 40, 257, 1, 1, 8, 217), Sizes(1, 3, 513, 2, 1, 8, 400), Sizes(1, 200, 70, 1, 1, 4, 0))
 """Several tiles of keys, the last of them partly or wholly unseen; more queries than keys."""
@@ -61,8 +59,7 @@ def _vjp(question: Question) -> Case:
 
     def truth(dy: Any, q: Any, k: Any, v: Any, saved: Any, **given: Any) -> Any:
         # sum(P dP) may be taken as sum(dy saved.out), and that was rounded to a half: as if v had been
-        rounding = FORMATS[question.dtype].unit if question.dtype in HALVES else 0.0
-        shaky = Tracked(v.value, v.error + rounding * np.abs(v.value), v.unit)
+        shaky = v.rounded(FORMATS[question.dtype].unit) if question.dtype in HALVES else v
         return oracle.flash_attend_vjp(dy, q, k, shaky, saved, **given)
 
     name = f"flash_attention/{question.check}-vjp/{question.variant}"
@@ -81,7 +78,7 @@ def _joint(bench: Bench) -> None:
     bench.context = "flash_attention.attend of slices of one projection"
     got = bench.tools.flash_attention.attend(q, k, v, scale=JOINT.scale, offset=0)
     tq, tk, tv = (x.tracked for x in hosts)
-    _compare(bench, ("out", "row_max", "row_sum"), got, oracle.flash_attend(tq, tk, tv, scale=JOINT.scale, offset=0))
+    compare(bench, ("out", "row_max", "row_sum"), got, oracle.flash_attend(tq, tk, tv, scale=JOINT.scale, offset=0))
 
 
 def _joint_vjp(bench: Bench) -> None:
@@ -94,7 +91,7 @@ def _joint_vjp(bench: Bench) -> None:
     tq, tk, tv = (x.tracked for x in hosts)
     kept = tuple(x.tracked for x in saved)
     wants = oracle.flash_attend_vjp(dy.tracked, tq, tk, tv, (kept[0], kept[1], kept[2]), scale=JOINT.scale, offset=0)
-    _compare(bench, ("dq", "dk", "dv"), got, wants)
+    compare(bench, ("dq", "dk", "dv"), got, wants)
 
 
 def _chain(sizes: Sizes) -> Body:
@@ -111,14 +108,9 @@ def _chain(sizes: Sizes) -> Body:
         tq, tk, tv = (x.tracked for x in inputs)
         kept = oracle.flash_attend(tq, tk, tv, scale=sizes.scale, offset=sizes.offset)
         wants = oracle.flash_attend_vjp(dy.tracked, tq, tk, tv, kept, scale=sizes.scale, offset=sizes.offset)
-        _compare(bench, ("dq", "dk", "dv"), got, wants)
+        compare(bench, ("dq", "dk", "dv"), got, wants)
 
     return body
-
-
-def _compare(bench: Bench, labels: tuple[str, ...], got: Any, wants: Any) -> None:
-    for label, result, want in zip(labels, got, wants, strict=True):
-        bench.close(label, result, want)
 
 
 def _far_below(bench: Bench) -> None:

@@ -13,11 +13,12 @@ from turret.spi import TurretError
 from ..bench import Bench
 from ..case import Case
 from ..child import ChildReport, plugin_module, report
+from ..instrument import uncounted
 from ..process_state import changed, snapshot
 from ..threads import in_threads
 from ..workload import Workload, check
 from .lifecycle_memory import memory_cases
-from .lifecycle_order import order_cases
+from .lifecycle_order import order_cases, right
 
 ROUNDS = 20
 
@@ -50,18 +51,6 @@ def cases() -> Iterator[Case]:
         yield Case(id=f"lifecycle/{name}", body=body, kind="lifecycle")
     yield from order_cases()
     yield from memory_cases()
-
-
-def plain(bench: Bench) -> OpenBackend:
-    """The examined backend without counters, which several threads may not share."""
-    opened = bench.opened
-    return OpenBackend.wrap(opened.info, opened.backend, opened.device)
-
-
-def right(bench: Bench, tools: Any, when: str, number: int = 0) -> None:
-    """The workload gives right results."""
-    wrong = check(tools, number)
-    bench.require(wrong is None, f"{when}: {wrong}")
 
 
 def opened_again(bench: Bench) -> OpenBackend:
@@ -234,7 +223,7 @@ def _after_fork(bench: Bench) -> None:
 
 def _threads(bench: Bench) -> None:
     """Every thread with inputs of its own, twenty times; a result of another thread's inputs is wrong here."""
-    tools = plain(bench).tools
+    tools = uncounted(bench.opened).tools
 
     def work(number: int) -> str | None:
         mine = Workload(10 + number)

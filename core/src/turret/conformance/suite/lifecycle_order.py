@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from turret.registry import OpenBackend
 from turret.registry.guard import attempt
 from turret.spi import DTYPES, DTypeError, Host
 from turret.tensor import backward, ops, tensor
 
 from ..bench import Bench
 from ..case import Case
+from ..instrument import uncounted
 from ..threads import in_threads
 from ..workload import check
 
@@ -42,8 +42,9 @@ def order_cases() -> Iterator[Case]:
         yield Case(id=f"lifecycle/{name}", body=body, kind="lifecycle")
 
 
-def _right(bench: Bench, when: str) -> None:
-    wrong = check(bench.tools, 4)
+def right(bench: Bench, tools: Any, when: str, number: int = 0) -> None:
+    """The workload gives right results."""
+    wrong = check(tools, number)
     bench.require(wrong is None, f"{when}: {wrong}")
 
 
@@ -55,7 +56,7 @@ def _dtype(bench: Bench) -> None:
     for _ in range(3):
         bench.refuses(DTypeError, lambda: storage.from_host(np.ones(3, np.float32), dtype=lacking))
         bench.refuses(DTypeError, lambda: storage.full((3,), 1.0, dtype=lacking))
-    _right(bench, f"after {lacking} was refused")
+    right(bench, bench.tools, f"after {lacking} was refused", 4)
 
 
 def _shape(bench: Bench) -> None:
@@ -64,7 +65,7 @@ def _shape(bench: Bench) -> None:
     for _ in range(3):
         attempt(lambda: tools.layout.reshape(tools.storage.full((2, 3), 1.0, dtype="float32"), (4, 2)))
         attempt(lambda: tools.layout.broadcast_to(tools.storage.full((2, 3), 1.0, dtype="float32"), (2, 4)))
-    _right(bench, "after calls with wrong shapes")
+    right(bench, bench.tools, "after calls with wrong shapes", 4)
 
 
 def _too_large(bench: Bench) -> None:
@@ -74,7 +75,7 @@ def _too_large(bench: Bench) -> None:
         storage.synchronize(storage.full((TOO_MANY,), 1.0, dtype="float32"))
 
     bench.refuses(Exception, ask)
-    _right(bench, "after more memory was asked for than there is")
+    right(bench, bench.tools, "after more memory was asked for than there is", 4)
 
 
 def _in_a_program(bench: Bench) -> None:
@@ -96,7 +97,7 @@ def _in_a_program(bench: Bench) -> None:
     for each in (program, tools.compile.compile(function)):
         (out,) = each(x)
         bench.close("2 x^2", out, 2 * given.exact**2)
-    _right(bench, "after an exception in a program")
+    right(bench, bench.tools, "after an exception in a program", 4)
 
 
 def _in_a_gradient(bench: Bench) -> None:
@@ -107,7 +108,7 @@ def _in_a_gradient(bench: Bench) -> None:
     y = tensor(np.full((3, 4), 2.0, np.float32), requires_grad=True)
     found = backward((y * y).sum())
     bench.same("gradient", found[y].numpy(), np.full((3, 4), 4.0, np.float32))
-    _right(bench, "after an overflow")
+    right(bench, bench.tools, "after an overflow", 4)
 
 
 def _chain(tools: Any, x: Any, steps: int = 6) -> Any:
@@ -182,7 +183,7 @@ def _synchronize(bench: Bench) -> None:
 
 def _gradients_in_threads(bench: Bench) -> None:
     """Graphs of four threads do not meet."""
-    opened = OpenBackend.wrap(bench.opened.info, bench.opened.backend, bench.opened.device)
+    opened = uncounted(bench.opened)
 
     def work(number: int) -> str | None:
         for step in range(5):

@@ -13,7 +13,6 @@ from ..case import Case, call_case
 from ..given import Call, Draw, Given, Slope
 from ..oracle import linear as oracle
 from ..tolerances import FORMATS
-from ..tracked import Tracked
 from .naming import SHORT, variant
 from .views import WHOLE, Views, cut_out, of, rotated
 
@@ -90,8 +89,7 @@ def _truth(dtype: DType) -> Callable[..., Any]:
         product = oracle.linear(x, weight, None)
         if bias is None:
             return product
-        stored = FORMATS[dtype].unit * np.abs(product.value)
-        return Tracked(product.value, product.error + stored, product.unit) + bias
+        return product.rounded(FORMATS[dtype].unit) + bias
 
     return linear
 

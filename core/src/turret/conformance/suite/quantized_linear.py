@@ -17,7 +17,7 @@ from ..given import Call, Draw, Given, Slope, View
 from ..oracle import nf4 as oracle
 from ..tolerances import FORMATS
 from ..tracked import Tracked
-from .naming import SHORT
+from .naming import SHORT, sizes
 from .packing import MIDPOINTS, check, clear, packed, weights
 
 PACKED: tuple[tuple[Shape, int], ...] = (
@@ -61,7 +61,7 @@ def cases() -> Iterator[Case]:
     for double in (False, True):
         word = "double" if double else "plain"
         for shape, block in PACKED:
-            name = "x".join(map(str, shape)) + f"-b{block}-{word}"
+            name = sizes(shape) + f"-b{block}-{word}"
             yield _pack(f"pack/{name}", _normal(shape, block), block, double=double)
             yield _unpack(f"unpack/{name}", shape, block, double=double)
         for x, weight, block in APPLIED:
@@ -206,7 +206,7 @@ def _unpack(name: str, shape: Shape, block: int, *, double: bool) -> Case:
 
 
 def _variant(x: Shape, weight: Shape, block: int, double: bool, dtype: DType, view: View) -> str:
-    parts = ["x".join(map(str, x)), f"O{weight[0]}", f"b{block}", "double" if double else "plain"]
+    parts = [sizes(x), f"O{weight[0]}", f"b{block}", "double" if double else "plain"]
     return "-".join([*parts, *([] if view == "whole" else [view]), SHORT[dtype]])
 
 
@@ -258,11 +258,10 @@ def _parts(given: Packed[Any]) -> dict[str, Any]:
 
 def _in_dtype(given: Packed[Any], dtype: DType) -> Packed[Any]:
     """The unpacked weight may be rounded to the dtype of x before the product, as may its scales to float32."""
-    unit = FORMATS[dtype].unit if dtype in HALVES else 0.0
+    if dtype not in HALVES:
+        return given
     shaky: dict[str, Any] = {
-        name: Tracked(part.value, part.error + unit * np.abs(part.value), part.unit)
-        for name, part in _parts(given).items()
-        if isinstance(part, Tracked)
+        name: part.rounded(FORMATS[dtype].unit) for name, part in _parts(given).items() if isinstance(part, Tracked)
     }
     return dataclasses.replace(given, **shaky)
 
