@@ -26,6 +26,12 @@ NUMPY, ARRAY_API = "numpy", "array-api"
 STARTS = (NUMPY, ARRAY_API)
 NUMPY_DTYPES = (*REQUIRED_DTYPES, "float16", "float64", "int64")
 SUFFIX = ".template"
+COMPAT = "array_api_compat"
+TORCH_IMPORTS = "import os\nfrom typing import Any\n"
+TORCH_AT_FORK = """
+# The worker threads of OpenMP do not survive a fork: a child that waits for them hangs. One thread never waits.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+"""
 
 
 class Template(string.Template):
@@ -107,7 +113,11 @@ def _checked_namespace(start: str, namespace: str | None) -> str:
 
 def _facts(word: str, namespace: str) -> dict[str, str]:
     """What the templates ask for."""
-    library = namespace.partition(".")[0]
+    outer, _, inner = namespace.partition(".")
+    wrapped = inner.partition(".")[0] if outer == COMPAT else ""  # array_api_compat.torch needs torch itself as well
+    modules = [outer, *([wrapped] if wrapped else [])]
+    needs = [name.replace("_", "-") for name in modules]
+    requirements = ["numpy>=2.1"] if outer == NUMPY else needs
     major, minor = SPI_VERSION
     return {
         "word": word,
@@ -115,8 +125,13 @@ def _facts(word: str, namespace: str) -> dict[str, str]:
         "package": f"turret_{word}",
         "stem": "".join(part.capitalize() for part in word.split("_")),
         "namespace": namespace,
-        "library": library,
-        "requirement": "numpy>=2.1" if library == NUMPY else library.replace("_", "-"),
+        "library": wrapped or outer,
+        "requirements": ", ".join(f'"{need}"' for need in requirements),
+        "modules": ", ".join(f'"{name}.*"' for name in modules),
+        "install": " ".join(needs),
+        "imports": TORCH_IMPORTS if wrapped == "torch" else "from typing import Any\n",
+        "own_import": "import torch\n" if wrapped == "torch" else "",
+        "at_fork": TORCH_AT_FORK if wrapped == "torch" else "",
         "dtypes": ", ".join(f'"{dtype}"' for dtype in (NUMPY_DTYPES if namespace == NUMPY else REQUIRED_DTYPES)),
         "version": __version__,
         "spi": f">={major}.{minor},<{major + 1}",

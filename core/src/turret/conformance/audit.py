@@ -54,16 +54,16 @@ def audit(
         f"dtype {name}: the device has it, but it is not declared" for name in dtypes if name not in declared_dtypes
     ]
     certified = {name: _holds(profile, results) for name, profile in PROFILES.items() if _complete(profile, results)}
-    over += [
-        f"profile {name}: claimed, but it does not hold" for name in ledger.profiles if certified.get(name) is False
-    ]
+    if broken := [name for name in ledger.profiles if certified.get(name) is False]:
+        over.append(f"claimed profiles that do not hold: {', '.join(broken)}")
     under += [
         f"profile {name}: holds, but is not claimed"
         for name, good in certified.items()
         if good and name not in ledger.profiles
     ]
     right_slots = [name for name in OPTIONAL_SLOTS if name in native and name not in failing]
-    right_profiles = [name for name in PROFILES if certified.get(name, name in ledger.profiles)]
+    # a run of a part certifies nothing, and says nothing about claims
+    right_profiles = [name for name in PROFILES if certified.get(name, name in ledger.profiles)] if certified else None
     return Audit(
         over=over,
         under=under,
@@ -89,13 +89,16 @@ def _holds(profile: Profile, results: Sequence[Result]) -> bool:
     return not wrong and executed == {result.capability for result in mine}
 
 
-def _manifest(slots: Sequence[str], dtypes: Sequence[str], profiles: Sequence[str]) -> str:
-    quoted = {
-        name: ", ".join(f'"{each}"' for each in values)
-        for name, values in (("slots", slots), ("dtypes", dtypes), ("profiles", profiles))
-    }
-    return (
-        f"# plugin.py, in BackendInfo(...)\nprovides=frozenset([{quoted['slots']}]),\n"
-        f"dtypes=frozenset([{quoted['dtypes']}]),\n"
-        f"# conformance.toml\nprofiles = [{quoted['profiles']}]"
-    )
+def _manifest(slots: Sequence[str], dtypes: Sequence[str], profiles: Sequence[str] | None) -> str:
+    lines = [
+        "# plugin.py, in BackendInfo(...)",
+        f"provides=frozenset([{_quoted(slots)}]),",
+        f"dtypes=frozenset([{_quoted(dtypes)}]),",
+    ]
+    if profiles is not None:
+        lines += ["# conformance.toml", f"profiles = [{_quoted(profiles)}]"]
+    return "\n".join(lines)
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)

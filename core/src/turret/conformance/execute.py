@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 
 from turret.registry import use_backend
+from turret.registry.guard import words
 from turret.spi import REQUIRED_SLOTS
 
 from .bench import Bench, Mismatch, NotSupported, Skipped
@@ -16,6 +17,7 @@ from .results import Result, Status
 from .subject import Subject
 
 FRAMES = 6
+LONGEST_MESSAGE = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ def execute(case: Case, subject: Subject, rules: Rules, *, advisory: bool = Fals
     except Skipped as reason:
         status, message = Status.SKIPPED, str(reason)
     except Mismatch as error:
-        status, message = Status.FAILED, str(error)
+        status, message = Status.FAILED, words(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a backend raises anything, and the run goes on
         status, message = Status.FAILED, _told(error, bench)
     return Result(
@@ -55,7 +57,7 @@ def execute(case: Case, subject: Subject, rules: Rules, *, advisory: bool = Fals
         capability=case.capability,
         status=status,
         seconds=time.perf_counter() - start,
-        message=message,
+        message=_cut(message),
         budget_used=bench.budget_used if bench is not None else None,
         comparisons=bench.comparisons if bench is not None else 0,
         native=is_native(case, subject),
@@ -90,7 +92,13 @@ def _told(error: BaseException, bench: Bench | None) -> str:
     context = f"{bench.context}: " if bench is not None and bench.context else ""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(frames))
-    return f"{context}raised {type(error).__name__}: {str(error).strip() or 'no text'} (at {where})"
+    return f"{context}raised {type(error).__name__}: {_cut(words(error)) or 'no text'} (at {where})"
+
+
+def _cut(text: str) -> str:
+    """A report is for people: an exception may hold a whole array."""
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
 
 
 def _short(filename: str) -> str:

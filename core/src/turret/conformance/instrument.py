@@ -185,7 +185,10 @@ def _patched(owner: Any, name: str, native: type[Any], counts: Counts) -> Iterat
     try:
         yield
     finally:
-        setattr(owner, name, kept) if own else delattr(owner, name)
+        if own:
+            setattr(owner, name, kept)
+        else:
+            delattr(owner, name)
 
 
 def _watched(slot: str, function: Callable[..., Any], counts: Counts) -> Callable[..., Any]:

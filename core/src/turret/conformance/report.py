@@ -63,7 +63,7 @@ class Report:
             return "FAILED: no case was executed, which proves nothing"
         count = self.counts
         said = ", ".join(f"{count[status.value]} {status.value}" for status in Status if count[status.value])
-        wrong = [*self.problems, *self.audit.over]
+        wrong = [*self.problems, *([] if self.failures else self.audit.over)]
         return f"{'passed' if self.good else 'FAILED'}: {said}" + (f"; {'; '.join(wrong)}" if wrong else "")
 
     def by_capability(self) -> dict[str, dict[str, Any]]:

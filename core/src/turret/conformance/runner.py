@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +28,9 @@ WORKER = Path(__file__).with_name("worker.py")
 OPENING_SECONDS = 120.0
 TIMEOUT_S = 120.0
 CLOSING_SECONDS = 20.0
+POLL_SECONDS = 0.2
 LAST_LINES = 3
+LAST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +114,11 @@ class Worker:
             start_new_session=True,
         )
         request = {
-            "path": sys.path,
+            "path": [each for each in sys.path if isinstance(each, str)],  # as the import system does
             "backend": backend,
             "cases": list(cases),
             "rules": asdict(rules),
-            "record": str(record) if record is not None else "",
+            "record": str(record.absolute()) if record is not None else "",
             "advise": advise,
         }
         self._lines: queue.Queue[bytes | None] = queue.Queue()
@@ -131,7 +135,7 @@ class Worker:
         while True:
             limit = CLOSING_SECONDS if closing else timeout_s if running else max(timeout_s, OPENING_SECONDS)
             try:
-                line = self._lines.get(timeout=limit)
+                line = self._next(limit)
             except queue.Empty:
                 if running:
                     yield (
@@ -147,7 +151,11 @@ class Worker:
                 elif not closing or self._process.wait() != 0:
                     yield "broken off", self._death()
                 return
-            told = json.loads(line)
+            told = _answer(line)
+            if told is None:
+                what = "wrote into a file that it had not opened: the one for its answers"
+                yield ("result", self._ended(running, Status.CRASHED, what)) if running else ("broken off", what)
+                return
             if "start" in told:
                 running = told["start"]
             elif "result" in told:
@@ -170,15 +178,32 @@ class Worker:
         kill(self._process)
         self._noise.close()
 
+    def _next(self, limit: float) -> bytes | None:
+        """The next line, None at the end: of the process, for what it forked may hold its answers open.
+
+        Raises: queue.Empty after `limit` seconds.
+        """
+        deadline = time.monotonic() + limit
+        while (left := deadline - time.monotonic()) > 0:
+            ended = self._process.poll() is not None
+            with contextlib.suppress(queue.Empty):
+                return self._lines.get(timeout=min(left, POLL_SECONDS))
+            if ended:
+                return None
+        raise queue.Empty
+
     def _converse(self, request: bytes) -> None:
+        """The stream of the request stays open: its end tells the process that nobody waits for it any more."""
         streams: tuple[IO[bytes], IO[bytes]] = (self._process.stdin, self._process.stdout)  # type: ignore[assignment]
         with contextlib.suppress(BrokenPipeError):  # it died at once: the end of its answers says so
-            streams[0].write(request)
-            streams[0].close()
+            streams[0].write(request + b"\n")
+            streams[0].flush()
         with streams[1] as answers:
             for line in answers:
-                self._lines.put(line)
+                self._lines.put(line if line.endswith(b"\n") else None)
         self._lines.put(None)
+        with contextlib.suppress(BrokenPipeError):
+            streams[0].close()
 
     def _ended(self, case: str, status: Status, message: str, seconds: float = 0.0) -> Result:
         capability = case.split("/", 1)[0]
@@ -197,10 +222,19 @@ class Worker:
         how = ending(status)
         if status == -getattr(signal, "SIGKILL", 9):
             how += " (the system does that when memory runs out)"
-        self._noise.seek(0)
+        self._noise.seek(max(0, self._noise.seek(0, os.SEEK_END) - LAST_BYTES))
         said, frames = _last_words(self._noise.read().decode(errors="replace"))
         how += f"; it said last: {' | '.join(said)}" if said else ""
         return how + (f"; it was at: {' < '.join(frames)}" if frames else "")
+
+
+def _answer(line: bytes) -> dict[str, Any] | None:
+    """None where it is none."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _last_words(noise: str) -> tuple[list[str], list[str]]:

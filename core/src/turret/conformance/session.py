@@ -14,12 +14,13 @@ from typing import Any
 
 from turret import __version__
 from turret.registry import OpenBackend, Registry
+from turret.registry.guard import Failure, words
 from turret.spi import FLOATS, SPI_VERSION, PluginError, TurretError
 
 from .case import Case
 from .execute import Rules, execute
 from .instrument import Counts, uncounted, watching_derived, watching_host
-from .perf.measure import advise, ceilings, in_words, measure
+from .perf.measure import advise, ceilings, doubts, in_words, measure
 from .results import Result
 from .subject import Subject
 from .suite import all_cases
@@ -73,7 +74,9 @@ class Session:
         """Which derived slots a training step would gain most from, if they were native; quickly measured."""
         opened = uncounted(self.subject.opened)
         found = ceilings(opened.tools, seconds=ADVICE_SECONDS)
-        return in_words(advise(list(measure(opened, found, seconds=ADVICE_SECONDS, used=True))))
+        measured = list(measure(opened, found, seconds=ADVICE_SECONDS, used=True))
+        advice = in_words(advise(measured))
+        return [*advice, doubt] if advice and (doubt := doubts(found, measured)) else advice
 
     def facts(self) -> Facts:
         opened, device, storage = self.subject.opened, self.subject.device, self.subject.table.required.storage
@@ -114,7 +117,7 @@ def open_session(spec: str) -> Iterator[Session]:
             session = Session(opened, counts)
         except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise PluginError(
-                f"backend {spec!r} opened, but its storage cannot make a first array: {type(error).__name__}: {error}; "
+                f"backend {spec!r} opened, but its storage cannot make a first array: {Failure(error)}; "
                 "start with `storage.full`, `from_host`, `to_host` and `device`"
             ) from error
         try:
@@ -142,7 +145,7 @@ def serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
                 tell(advice=session.advice())
             tell(closing=True)
     except TurretError as error:
-        tell(refused=str(error))
+        tell(refused=words(error))
 
 
 def is_advisory(case: Case, written_for: str) -> bool:

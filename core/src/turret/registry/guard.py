@@ -18,10 +18,18 @@ class Failure:
     error: BaseException
 
     def __str__(self) -> str:
-        text = str(self.error).strip()
+        text = words(self.error)
         if isinstance(self.error, TurretError):
             return text
         return f"{type(self.error).__name__}: {text}" if text else type(self.error).__name__
+
+
+def words(error: BaseException) -> str:
+    """The exception's own text, which is foreign code as well."""
+    try:
+        return str(error).strip()
+    except (Exception, SystemExit) as second:  # noqa: BLE001 - as below
+        return f"(its text raises {type(second).__name__})"
 
 
 def attempt(call: Callable[[], T]) -> T | Failure:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import operator
+import typing
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn
 
 from turret.spi import (
+    OPTIONAL_SLOTS,
     REQUIRED_SLOTS,
     Backend,
     BackendInfo,
@@ -15,6 +19,7 @@ from turret.spi import (
     Capabilities,
     PluginError,
     Required,
+    Toolset,
     TurretError,
 )
 
@@ -50,7 +55,9 @@ def _target(info: BackendInfo, spec: Spec) -> Callable[[str], Backend[Any]]:
         _refuse(info, spec, module)
     make: object | Failure = attempt(lambda: operator.attrgetter(attribute)(module))
     if isinstance(make, Failure):
-        raise PluginError(_broken(info, f"{module_name} has no {attribute!r}")) from make.error
+        close = difflib.get_close_matches(attribute, dir(module), n=1)
+        guess = f" (there is {close[0]!r})" if close else ""
+        raise PluginError(_broken(info, f"{module_name} has no {attribute!r}{guess}")) from make.error
     if not callable(make):
         raise PluginError(_broken(info, f"it is {make!r}, wanted a callable (device) -> Backend"))
     return make
@@ -76,6 +83,26 @@ def _check_table(info: BackendInfo, backend: Backend[Any]) -> None:
         raise PluginError(_broken(info, f"`required` is {type(table.required).__name__}, wanted turret.spi.Required"))
     if empty := [slot for slot in REQUIRED_SLOTS if getattr(table.required, slot) is None]:
         raise PluginError(_broken(info, f"the required slots {', '.join(empty)} are None"))
+    slots = {name: getattr(table.required if name in REQUIRED_SLOTS else table, name) for name in slot_methods()}
+    if lacking := [text for name, slot in slots.items() if slot is not None and (text := _lacking(name, slot))]:
+        raise PluginError(_broken(info, "; ".join(lacking)))
+
+
+def _lacking(name: str, slot: object) -> str:
+    """Which methods of its protocol a slot does not have, or ""."""
+    missing = [method for method in slot_methods()[name] if not callable(getattr(slot, method, None))]
+    return f"slot {name} ({type(slot).__name__}) lacks {', '.join(missing)}" if missing else ""
+
+
+@cache
+def slot_methods() -> dict[str, tuple[str, ...]]:
+    """The methods of every slot's protocol."""
+    hints = typing.get_type_hints(Toolset)
+    protocols = {name: typing.get_origin(hints[name]) or hints[name] for name in (*REQUIRED_SLOTS, *OPTIONAL_SLOTS)}
+    return {
+        name: tuple(method for method, thing in vars(protocol).items() if method[0] != "_" and callable(thing))
+        for name, protocol in protocols.items()
+    }
 
 
 def _broken(info: BackendInfo, what: str) -> str:

@@ -6,9 +6,14 @@ Rules for all of them:
 - Array operands of one call have one dtype; there is no promotion, core casts.
 - A Python scalar may stand for one operand and takes the array's dtype; a float never meets an integer array.
 - Index arrays are int32, in range and never negative: that is the caller's promise, not checked on the device.
-- No input is written unless that operand is donated; a backend may ignore a donation.
+- No input is written unless that operand is donated; a backend may ignore a donation. A donated array may be a view:
+  a slice, a transposed one, or a broadcast one whose elements share memory; look before writing in place.
+- Results share no memory with inputs or with each other, except where a method says that it may alias.
+- Halves are computed in float32 or better and rounded once, at the end.
 - Shapes and dtypes were checked by core before a call arrives.
-- Every result may be asynchronous: only `Storage.to_host` and `Storage.synchronize` wait.
+- Every result may be asynchronous: only `Storage.to_host` and `Storage.synchronize` wait. A slot may read values of its
+  inputs on the host, at the price of waiting, but not inside a function that the backend itself compiles.
+- An opened backend works from any thread, and in a child that is forked after it was used.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from turret.conformance.perf.measure import Measured, advise, as_json, ceilings, in_words, measure
+from turret.conformance.perf.measure import Measured, advise, as_json, ceilings, doubts, in_words, measure
 from turret.registry import Registry
 from turret.spi import OPTIONAL_SLOTS, REQUIRED_SLOTS
 
@@ -46,11 +46,13 @@ def command(backend: str, slots: tuple[str, ...], seconds: float, json_to: Path 
     with closing(opened.backend):
         found = ceilings(opened.tools, seconds=5 * seconds)
         measured = list(measure(opened, found, slots=slots, seconds=seconds))
-    streams = ", ".join(f"{rate:.0f} GB/s over {size / 2**20:.0f} MiB" for size, rate in found.gbytes.items())
+    streams = ", ".join(f"{rate:.2g} GB/s over {size / 2**20:.0f} MiB" for size, rate in found.gbytes.items())
     click.echo(f"ceilings of {opened.spec}: {found.gflops:.1f} GFLOP/s in a product; {streams}")
     show(("CALL", "MADE BY", "MS", "GFLOP/S", "GB/S", "OF ROOFLINE"), [_cells(each) for each in measured])
     for line in in_words(advise(measured)):
         click.echo(line)
+    if doubt := doubts(found, measured):
+        click.echo(doubt)
     if json_to is not None:
         json_to.write_text(json.dumps(as_json(found, measured), indent=1) + "\n", encoding="utf-8")
 

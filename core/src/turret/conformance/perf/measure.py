@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ..bench import flat
 from .workloads import FLOAT_BYTES, Workload, putter, workloads
 
 ROUNDS = 5
+IMPLAUSIBLE = 2.5
 SIZE = 1024
 STREAMS = (1 << 16, 1 << 19, 1 << 22)
 """Floats of the arrays whose addition measures bandwidth: near the core, farther, and beyond the caches."""
@@ -63,11 +63,11 @@ def ceilings(tools: Toolset[Any], *, seconds: float) -> Ceilings:
     """GFLOP/s of a product of 1024 x 1024 matrices, GB/s of additions of three sizes; the best of several rounds."""
     put = putter(tools)
     a, b = put(SIZE, SIZE), put(SIZE, SIZE)
-    product = timed(lambda: tools.matmul.matmul(a, b), tools, seconds=seconds, fold=min)
+    product = timed(lambda: tools.matmul.matmul(a, b), tools, seconds=seconds)
     gbytes = {}
     for count in STREAMS:
         x, y = put(count), put(count)
-        took = timed(functools.partial(tools.elementwise.add, x, y), tools, seconds=seconds, fold=min)
+        took = timed(functools.partial(tools.elementwise.add, x, y), tools, seconds=seconds)
         gbytes[3 * FLOAT_BYTES * count] = 3 * FLOAT_BYTES * count / took / 1e9
     return Ceilings(gflops=2 * SIZE**3 / product / 1e9, gbytes=gbytes)
 
@@ -87,14 +87,11 @@ def measure(
         yield _judged(workload, took, found, native=workload.slot in (*REQUIRED_SLOTS, *tools.native))
 
 
-def timed(
-    run: Callable[[], Any],
-    tools: Toolset[Any],
-    *,
-    seconds: float,
-    fold: Callable[[Sequence[float]], float] = statistics.median,
-) -> float:
-    """Seconds of one call, from rounds long enough for the clock, each ended by waiting for the results."""
+def timed(run: Callable[[], Any], tools: Toolset[Any], *, seconds: float) -> float:
+    """Seconds of one call: the best of several rounds, each long enough for the clock and ended by waiting.
+
+    The best, for calls and ceilings alike: whatever else the machine does makes a round longer, never shorter.
+    """
 
     def round_of(count: int) -> float:
         start = time.perf_counter()
@@ -106,7 +103,24 @@ def timed(
     round_of(1)
     once = round_of(1)
     count = max(1, int(seconds / ROUNDS / max(once, 1e-7)))
-    return fold([round_of(count) for _ in range(ROUNDS)])
+    return min(round_of(count) for _ in range(ROUNDS))
+
+
+def doubts(found: Ceilings, measured: Sequence[Measured]) -> str:
+    """Why the figures cannot be trusted, or "": small arrays slower than large ones, or calls far above the ceilings."""
+    rates = list(found.gbytes.values())
+    beyond = [each.name for each in measured if each.roofline > IMPLAUSIBLE]
+    signs = []
+    if rates[0] < rates[-1]:
+        signs.append(f"adding small arrays ran at {rates[0]:.2g} GB/s and large ones at {rates[-1]:.2g}")
+    if beyond:
+        signs.append(f"{len(beyond)} calls, such as {beyond[0]}, passed the ceilings")
+    if not signs:
+        return ""
+    return (
+        f"these figures are doubtful: {'; '.join(signs)}. The machine is busy, or threads wait for each other: measure "
+        "again on a quiet machine, or with one thread (OMP_NUM_THREADS=1)"
+    )
 
 
 def advise(measured: Sequence[Measured]) -> list[Advice]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,7 +13,7 @@ from ..report import Report
 from ..results import Result
 from . import wording
 
-SHOWN_FAILURES = 20
+SHOWN_EACH = 4
 WIDTH = 118
 
 
@@ -19,15 +21,24 @@ def show(report: Report) -> None:
     """Prints on stdout."""
     from rich.console import Console
 
-    for result in report.failures[:SHOWN_FAILURES]:
-        click.echo("\n".join(failure(result, report)) + "\n")
-    if (more := len(report.failures) - SHOWN_FAILURES) > 0:
-        click.echo(f"... and {more} more; --json has them all\n")
+    for capability, failures in _by_capability(report.failures).items():
+        for result in failures[:SHOWN_EACH]:
+            click.echo("\n".join(failure(result, report)) + "\n")
+        if (more := len(failures) - SHOWN_EACH) > 0:
+            click.echo(f"... and {more} more of {capability}; --json has them all\n")
     if report.results:
         Console(width=WIDTH, highlight=False).print(_table(report))
     for line in notes(report):
         click.echo(line)
     click.echo(f"{report.backend}: {report.verdict} (in {report.seconds:.1f} s, seed {report.asked['seed']})")
+
+
+def _by_capability(failures: Sequence[Result]) -> dict[str, list[Result]]:
+    """One fault fails many cases of its capability alike: a few of each say more than many of one."""
+    groups: dict[str, list[Result]] = {}
+    for result in failures:
+        groups.setdefault(result.capability, []).append(result)
+    return groups
 
 
 def failure(result: Result, report: Report) -> list[str]:
@@ -41,11 +52,11 @@ def failure(result: Result, report: Report) -> list[str]:
 
 def notes(report: Report) -> list[str]:
     """What stands below the table: the audit, profiles, versions."""
-    lines: list[str] = []
+    lines = [f"{status}: {count}: {reason}" for (status, reason), count in _left_out(report).items()]
     lines += [f"over-claim: {each}" for each in report.audit.over]
     lines += [f"not claimed: {each}" for each in report.audit.under]
     if report.audit.manifest and report.audit.over:
-        lines += ["corrected manifest:", textwrap.indent(report.audit.manifest, "  ")]
+        lines += ["mend the failures, or say what is so now:", textwrap.indent(report.audit.manifest, "  ")]
     lines += [f"problem: {each}" for each in report.problems]
     certified = [f"{name} {'holds' if good else 'does not hold'}" for name, good in report.audit.certified.items()]
     if certified:
@@ -54,6 +65,11 @@ def notes(report: Report) -> list[str]:
     if report.facts:
         lines.append(wording.versions(report.facts))
     return lines
+
+
+def _left_out(report: Report) -> Counter[tuple[str, str]]:
+    """How many cases were not executed for each reason."""
+    return Counter((each.status.value, each.message) for each in report.results if not each.status.ran)
 
 
 def _table(report: Report) -> Any:

@@ -19,6 +19,10 @@ ABOUT = (
 FLAGS = ("isolate", "forbid_derived", "forbid_host")
 
 
+UNSCRIPTED = ("lifecycle", "compile")
+"""What is about processes, or about functions that a script cannot hold."""
+
+
 def visible(text: str) -> str:
     """`text` with everything that a screen would obey instead of show written as an escape.
 
@@ -31,7 +35,10 @@ def visible(text: str) -> str:
 
 
 def again(result: Result, report: Report) -> str:
-    """The command that gives a case of the report alone."""
+    """The command that gives a case of the report alone: as a script, or run again where no script can show it."""
+    if result.capability in UNSCRIPTED:
+        seed = f" --seed {report.asked['seed']}" if report.asked["seed"] else ""
+        return f"turret conformance {shlex.quote(report.backend)} -k {shlex.quote(result.case)}{seed}"
     return repro(result.case, report.backend, report.asked["seed"])
 
 

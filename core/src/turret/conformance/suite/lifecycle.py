@@ -12,7 +12,7 @@ from turret.spi import TurretError
 
 from ..bench import Bench
 from ..case import Case
-from ..child import ChildReport, plugin_module, report
+from ..child import FORK_SECONDS, ChildReport, plugin_module, report
 from ..instrument import uncounted
 from ..process_state import changed, snapshot
 from ..threads import in_threads
@@ -210,7 +210,12 @@ def _fork_report(bench: Bench) -> dict[str, Any]:
 def _forked(bench: Bench) -> None:
     """A child that was forked after use computes right or says why it cannot; it neither hangs nor crashes."""
     fork = _fork_report(bench)["fork"]
-    bench.require(not fork["hangs"], "a forked child hangs")
+    bench.require(
+        not fork["hangs"],
+        f"a child that was forked after the parent had computed did not answer small calls within {FORK_SECONDS:g} s; "
+        "mostly a thread pool (OpenMP, MKL, one's own) is the cause, whose threads do not survive a fork: make it anew, "
+        "or use one thread, in os.register_at_fork(after_in_child=...)",
+    )
     bench.require(not fork["status"], f"a forked child crashed with wait status {fork['status']}")
     said = fork["text"]
     bench.require(said == "right" or said.startswith("raised "), f"a forked child computes wrong: {said}")

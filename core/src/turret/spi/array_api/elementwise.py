@@ -26,11 +26,17 @@ class NamespaceElementwise:
         self.exp, self.log, self.sqrt, self.tanh = xp.exp, xp.log, xp.sqrt, xp.tanh
         self.isfinite, self.equal, self.less, self.less_equal = xp.isfinite, xp.equal, xp.less, xp.less_equal
         self.logical_and, self.where = xp.logical_and, xp.where
-        self.rsqrt = rsqrt or self._composed_rsqrt
-        self.erf = erf or ComposedErf(xp, dtypes)
+        self.rsqrt = self._widening(rsqrt or self._composed_rsqrt)
+        self.erf = self._widening(erf) if erf else ComposedErf(xp, dtypes)
+
+    def _widening(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` of float32 for halves: two roundings to a half are one too many."""
+        astype, dtypes = self._xp.astype, self._dtypes
+
+        def widening(x: Any, /) -> Any:
+            return astype(function(astype(x, dtypes.get("float32"))), x.dtype) if dtypes.is_half(x) else function(x)
+
+        return widening
 
     def _composed_rsqrt(self, x: Any, /) -> Any:
-        if self._dtypes.is_half(x):  # two roundings to a half are one too many
-            wide = self._xp.astype(x, self._dtypes.get("float32"))
-            return self._xp.astype(self._composed_rsqrt(wide), x.dtype)
         return self._xp.divide(1.0, self._xp.sqrt(x))

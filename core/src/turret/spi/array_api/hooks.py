@@ -16,9 +16,10 @@ class Hooks:
 
     quiet: a context entered around every call, for a library that warns where the contract asks for infinities and
     NaN: NumPy passes `lambda: numpy.errstate(all="ignore")`. to_host: an array as something `numpy.array` can copy.
-    synchronize: waits for the arrays. memory: device memory. matmul: the product of float32 or wider arrays, at the
-    precision wanted. erf, rsqrt: as in `Elementwise`. scatter_add_rows, set_rows: (base, ids, rows, donate), as in
-    `Indexing`.
+    synchronize: waits for the arrays. memory: device memory. matmul: the product, at the precision wanted. erf, rsqrt:
+    as in `Elementwise`. scatter_add_rows, set_rows: (base, ids, rows, donate), as in `Indexing`; a donated base may be
+    a view, also one whose elements share memory. Halves are widened to float32 before matmul, erf, rsqrt and
+    scatter_add_rows and narrowed after them; set_rows is given every dtype.
     """
 
     quiet: Callable[[], AbstractContextManager[object]] | None = None

@@ -42,6 +42,10 @@ class NamespaceIndexing:
         return self._xp.reshape(self._xp.take_along_axis(x, column, axis=-1), ids.shape)
 
     def scatter_add_rows(self, base: Any, ids: Any, rows: Any, /, *, donate: bool = False) -> Any:
+        if self._dtypes.is_half(base):
+            astype, wide = self._xp.astype, self._dtypes.get("float32")
+            total = self._scatter_add_rows(astype(base, wide), ids, astype(rows, wide), True)
+            return astype(total, base.dtype)
         return self._scatter_add_rows(base, ids, rows, donate)
 
     def set_rows(self, base: Any, ids: Any, rows: Any, /, *, donate: bool = False) -> Any:
@@ -50,10 +54,6 @@ class NamespaceIndexing:
     def _composed_scatter_add_rows(self, base: Any, ids: Any, rows: Any, donate: bool) -> Any:
         """A product with the table of hits. 0 * inf is NaN there, so that what is not finite travels by itself."""
         xp = self._xp
-        if self._dtypes.is_half(base):
-            wide = self._dtypes.get("float32")
-            total = self._composed_scatter_add_rows(xp.astype(base, wide), ids, xp.astype(rows, wide), donate)
-            return xp.astype(total, base.dtype)
         hits = xp.astype(self._hits(ids, base.shape[0]), base.dtype)
         if self._dtypes.name(base) not in FLOATS:
             return xp.add(base, self._landed(hits, rows, base))

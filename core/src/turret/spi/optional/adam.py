@@ -50,6 +50,7 @@ class Adam(Protocol[A]):
         Moments are float32 whatever the dtype of the parameters.
 
         All or nothing: where any gradient or result is not finite, `finite` is False and every output equals its input
-        bit for bit, donated or not. `donate` allows writing into params, first and second.
+        bit for bit, donated or not. The norm is a result: one that float32 cannot hold is not finite. `donate` allows
+        writing into params, first and second.
         """
         ...
