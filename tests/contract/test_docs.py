@@ -86,3 +86,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_cases_that_are_named_exist(page: Path) -> None:
+    from turret.conformance.profiles import matches
+    from turret.conformance.suite import MODULES, all_cases
+
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(rf"(?<![\w/.])(?:{'|'.join(MODULES)})/[a-z0-9*-]+(?:/[\w.*-]*[\w*])?(?![\w/])", text)
+    ids = [case.id for case in all_cases()]
+    assert [name for name in named if not any(matches(each, name) for each in ids)] == []

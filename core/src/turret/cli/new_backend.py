@@ -139,10 +139,11 @@ def _facts(word: str, namespace: str) -> dict[str, str]:
 
 
 def _write(folder: Path, start: str, facts: dict[str, str]) -> None:
-    """All of the distribution or nothing: it is made beside `folder` and then moved there. Raises: ConfigError."""
+    """All of the distribution or nothing: it is made beside or in `folder` and then moved. Raises: ConfigError."""
     _check_place(folder)
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{facts['distribution']}-") as scratch:
+        near = folder if folder.exists() else folder.parent  # on the disk of the result
+        with tempfile.TemporaryDirectory(dir=near, prefix=f".{facts['distribution']}-") as scratch:
             made = Path(scratch) / "made"
             for path, text in _rendered(start, facts):
                 (made / path).parent.mkdir(parents=True, exist_ok=True)

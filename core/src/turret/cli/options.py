@@ -13,15 +13,15 @@ LONGEST = 86_400.0
 
 
 class Seconds(click.FloatRange):
-    """A time from 0.1 s to a day; NaN, which no comparison refuses, is none."""
+    """A time, from 0.1 s to a day if nothing else is said; NaN, which no comparison refuses, is none."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0.1, max=LONGEST)
+    def __init__(self, least: float = 0.1, most: float = LONGEST) -> None:
+        super().__init__(min=least, max=most)
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click says float and converts text
         if math.isnan(seconds):
-            self.fail(f"{value} is no time; wanted 0.1 to {LONGEST:.0f} seconds", param, ctx)
+            self.fail(f"{value} is no time; wanted {self.min} to {self.max:.0f} seconds", param, ctx)
         return seconds
 
 

@@ -36,7 +36,11 @@ def audit(
     ledger: Ledger,
 ) -> Audit:
     """Slots, dtypes and profiles, each from both sides. A slot is judged only where cases of it ran."""
-    failing = {result.capability for result in results if result.status.bad and not result.advisory}
+    failing = {
+        result.capability
+        for result in results
+        if result.status.bad and result.status is not Status.TIMED_OUT and not result.advisory
+    }
     ran = {result.capability for result in results if result.status.ran}
     over = [f"slot {name}: declared in `provides`, but the table has None" for name in provides if name not in native]
     over += [
@@ -54,7 +58,10 @@ def audit(
         f"dtype {name}: the device has it, but it is not declared" for name in dtypes if name not in declared_dtypes
     ]
     certified = {name: _holds(profile, results) for name, profile in PROFILES.items() if _complete(profile, results)}
-    if broken := [name for name in ledger.profiles if certified.get(name) is False]:
+    # running out of time decides nothing about a promise
+    decided = [result for result in results if result.status is not Status.TIMED_OUT]
+    doubtful = {name for name, good in certified.items() if not good and _nothing_wrong(PROFILES[name], decided)}
+    if broken := [name for name in ledger.profiles if certified.get(name) is False and name not in doubtful]:
         over.append(f"claimed profiles that do not hold: {', '.join(broken)}")
     under += [
         f"profile {name}: holds, but is not claimed"
@@ -63,7 +70,11 @@ def audit(
     ]
     right_slots = [name for name in OPTIONAL_SLOTS if name in native and name not in failing]
     # a run of a part certifies nothing, and says nothing about claims
-    right_profiles = [name for name in PROFILES if certified.get(name, name in ledger.profiles)] if certified else None
+    right_profiles = (
+        [name for name in PROFILES if certified.get(name, name in ledger.profiles) or name in doubtful]
+        if certified
+        else None
+    )
     return Audit(
         over=over,
         under=under,
@@ -81,12 +92,15 @@ def _holds(profile: Profile, results: Sequence[Result]) -> bool:
     by_id = {result.case: result for result in results}
     mine = [by_id[case.id] for case in all_cases() if profile.has(case)]
     executed = {result.capability for result in mine if result.status is Status.PASSED}
-    wrong = [
-        result
-        for result in mine
-        if not result.advisory and (result.status.bad or result.status is Status.EXPECTED_FAILURE)
-    ]
-    return not wrong and executed == {result.capability for result in mine}
+    return _nothing_wrong(profile, results) and executed == {result.capability for result in mine}
+
+
+def _nothing_wrong(profile: Profile, results: Sequence[Result]) -> bool:
+    mine = {case.id for case in all_cases() if profile.has(case)}
+    return not any(
+        result.case in mine and not result.advisory and (result.status.bad or result.status is Status.EXPECTED_FAILURE)
+        for result in results
+    )
 
 
 def _manifest(slots: Sequence[str], dtypes: Sequence[str], profiles: Sequence[str] | None) -> str:

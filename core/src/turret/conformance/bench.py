@@ -95,7 +95,8 @@ class Bench:
         return host
 
     def fail(self, text: str) -> NoReturn:
-        raise Mismatch(f"{self.context}: {text}" if self.context else text)
+        context = self.context or self.subject.counts.last_call
+        raise Mismatch(f"{context}: {text}" if context else text)
 
     def require(self, condition: object, text: str) -> None:
         """One comparison of yes-or-no kind."""
@@ -220,6 +221,8 @@ class Bench:
         """The result on the host, once type, shape and dtype are right on the device and there."""
         if not isinstance(array, self._native_type):
             self.get(array)
+        if not isinstance(array.shape, tuple):
+            self.fail(f"{label}: its shape is a {type(array.shape).__name__}, wanted a tuple of ints")
         if tuple(array.shape) != tuple(shape):
             self.fail(f"{label}: got shape {tuple(array.shape)}, wanted {tuple(shape)}")
         if (got := self._storage.dtype_of(array)) != dtype:

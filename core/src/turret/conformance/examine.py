@@ -17,7 +17,7 @@ from .execute import Rules
 from .profiles import select
 from .report import Report, now
 from .results import Result
-from .runner import TIMEOUT_S, Progress, run
+from .runner import TIMEOUT_S, Progress, Waiting, run
 from .suite import all_cases
 
 
@@ -62,7 +62,12 @@ def plan(request: Request) -> Plan:
     return Plan(request=request, info=info, spec=spec, case_ids=tuple(case.id for case in chosen), ledger=ledger)
 
 
-def examine(planned: Plan, *, progress: Progress = lambda result: None) -> Report:
+def examine(
+    planned: Plan,
+    *,
+    progress: Progress = lambda result: None,
+    waiting: Waiting = lambda case, seconds: None,
+) -> Report:
     """Runs the plan. A backend that cannot be opened is a failed report, not an exception."""
     request, started, begun = planned.request, now(), time.perf_counter()
     wanted = set(planned.case_ids)
@@ -75,6 +80,7 @@ def examine(planned: Plan, *, progress: Progress = lambda result: None) -> Repor
         timeout_s=request.timeout_s,
         advise=request.advise,
         progress=progress,
+        waiting=waiting,
     )
     known = frozenset(case.id for case in all_cases())
     results, problems = ledgers.apply(planned.ledger, outcome.results, known=known)

@@ -92,7 +92,7 @@ def _told(error: BaseException, bench: Bench | None) -> str:
     context = f"{bench.context}: " if bench is not None and bench.context else ""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(frames))
-    return f"{context}raised {type(error).__name__}: {_cut(words(error)) or 'no text'} (at {where})"
+    return f"{context}raised {type(error).__name__}: {words(error) or 'no text'} (at {where})"
 
 
 def _cut(text: str) -> str:

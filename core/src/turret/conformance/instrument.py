@@ -41,16 +41,35 @@ class Counts:
         self.derived: Counter[str] = Counter()
         self.observer: Observer | None = None
         self.inside: list[str] = []
+        self.last: tuple[str, str, tuple[Any, ...], dict[str, Any]] | None = None
 
     def transferred(self, how: str) -> None:
         """An array goes through the host; that counts where a slot other than storage is at work."""
         if self.inside and self.inside[-1] != "storage":
             self.transfers[f"{self.inside[0]}: {how}"] += 1
 
+    @property
+    def last_call(self) -> str:
+        """The latest outermost call that was more than a transfer, in words; "" where there is none."""
+        if self.last is None:
+            return ""
+        slot, method, arguments, options = self.last
+        given = [_in_words(x) for x in arguments] + [f"{key}={_in_words(x)}" for key, x in options.items()]
+        return f"{slot}.{method}({', '.join(given)})"
+
     def reset(self) -> None:
+        self.last = None
         self.calls.clear()
         self.transfers.clear()
         self.derived.clear()
+
+
+def _in_words(x: Any) -> str:
+    """Arrays by their shape, everything else as it is written."""
+    if isinstance(x, tuple | list):
+        return f"[{', '.join(map(_in_words, x))}]" if len(x) < 5 else f"{len(x)} values"
+    shape = getattr(x, "shape", None)
+    return repr(x) if shape is None or isinstance(x, bool | int | float | str) else f"array{list(shape)}"
 
 
 class CountedSlot:
@@ -91,6 +110,8 @@ class CountedSlot:
             observer = None if counts.inside else counts.observer
             if observer is not None:
                 observer.before(name, method, arguments, options)
+            if not counts.inside and name != "storage":
+                counts.last = (name, method, arguments, options)
             counts.inside.append(name)
             try:
                 result = function(*arguments, **options)

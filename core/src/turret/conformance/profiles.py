@@ -121,7 +121,9 @@ def select(*, profile: str = "full", capabilities: Sequence[str] = (), pattern: 
 
 
 def matches(case: str, pattern: str) -> bool:
-    """A pattern with a wildcard is the whole id, one without is a part of it."""
+    """A pattern with a wildcard is the whole id, one without is a part of it; after `not ` it must not match."""
+    if pattern.startswith("not "):
+        return not matches(case, pattern.removeprefix("not "))
     return fnmatch.fnmatchcase(case, pattern) if set(pattern) & set("*?[") else pattern in case
 
 

@@ -126,7 +126,7 @@ class Report:
                 audit=Audit(**data["audit"]),
                 advice=data["advice"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"{source} is no conformance report ({error!r}); make one with --json") from error
 
 

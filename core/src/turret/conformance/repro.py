@@ -21,10 +21,15 @@ def write(case: str, backend: str, folder: Path, *, seed: int = 0, timeout_s: fl
     found = {each.id: each for each in all_cases()}
     if case not in found:
         raise ConfigError(f"no case {case!r}; `turret conformance --list` shows all ids")
+    target = folder.absolute()  # a plugin may change the working folder
     planned = plan(Request(backend=backend))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists and is not an empty folder; give another --out")
-    outcome = run(planned.spec, [found[case]], Rules(seed=seed), timeout_s=timeout_s, record=folder)
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise ConfigError(f"{folder} exists and is not an empty folder; give another --out")
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error.strerror}; give another --out") from error
+    outcome = run(planned.spec, [found[case]], Rules(seed=seed), timeout_s=timeout_s, record=target)
     if not outcome.results:
         raise ConfigError("; ".join(outcome.problems))
     return outcome.results[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -33,7 +34,7 @@ class Result:
     """One case of one run.
 
     message: why it failed, is unsupported or was skipped. budget_used: the largest error over what was allowed, None
-    where nothing was compared within a tolerance. comparisons: how many results were looked at. native: whether the
+    where nothing was compared within a tolerance and, in JSON, where it is infinite. comparisons: how many results were looked at. native: whether the
     slot is the backend's own. calls: how many calls reached the plugin. host_transfers: arrays that went through the
     host inside a call. derived: slots that composed the result although, or because, no native one did. advisory:
     newer than the interface version the plugin was written for, so that a failure does not fail the run.
@@ -53,7 +54,9 @@ class Result:
     advisory: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "status": self.status.value, "derived": list(self.derived)}
+        used = self.budget_used
+        finite = used if used is not None and math.isfinite(used) else None  # JSON has no infinity
+        return {**asdict(self), "budget_used": finite, "status": self.status.value, "derived": list(self.derived)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:

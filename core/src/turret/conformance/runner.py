@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import signal
@@ -24,9 +25,13 @@ from .case import Case
 from .execute import Rules
 from .results import Result, Status
 
+log = logging.getLogger("turret")
+
 WORKER = Path(__file__).with_name("worker.py")
 OPENING_SECONDS = 120.0
 TIMEOUT_S = 120.0
+ADVICE_SECONDS = 60.0
+NOTICE_SECONDS = 10.0
 CLOSING_SECONDS = 20.0
 POLL_SECONDS = 0.2
 LAST_LINES = 3
@@ -44,6 +49,7 @@ class Outcome:
 
 
 Progress = Callable[[Result], None]
+Waiting = Callable[[str, float], None]
 
 
 def run(
@@ -56,11 +62,13 @@ def run(
     record: Path | None = None,
     advise: bool = False,
     progress: Progress = lambda result: None,
+    waiting: Waiting = lambda case, seconds: None,
 ) -> Outcome:
     """All cases in one worker process, which is replaced when it dies; with `isolate` each case in one of its own.
 
     timeout_s: for one case, in seconds; then it is killed and counted as timed out. record: a folder for the script of
-    the one case. advise: also measure which derived slot would gain most from being native.
+    the one case. advise: also measure which derived slot would gain most from being native; whatever comes of that
+    changes no verdict. waiting: told now and then which case is running for how many seconds.
     """
     facts: dict[str, Any] | None = None
     results: list[Result] = []
@@ -69,7 +77,7 @@ def run(
     left = [case.id for case in cases]
     while left:
         batch = left[:1] if isolate else left
-        worker = Worker(backend, batch, rules, record, advise=advise and not isolate)
+        worker = Worker(backend, batch, rules, record)
         done = 0
         try:
             for kind, told in worker.answers(timeout_s):
@@ -79,8 +87,8 @@ def run(
                     results.append(told)
                     progress(told)
                     done += 1
-                elif kind == "advice":
-                    advice = told
+                elif kind == "waiting":
+                    waiting(*told)
                 elif worker.is_open:
                     count = "all cases" if done == len(batch) else f"{done} of {len(batch)} cases"
                     what = f"the process {told}" if kind == "broken off" else f"it did not close: {told}"
@@ -93,7 +101,25 @@ def run(
         finally:
             worker.end()
         left = left[max(done, 1) :]
+    # a slot that fails may well raise when it is timed
+    if advise and not any(result.status.bad for result in results):
+        advice = _advice(backend, rules)
     return Outcome(facts=facts, results=results, problems=problems, advice=advice)
+
+
+def _advice(backend: str, rules: Rules) -> list[str]:
+    """Lines of advice from a process of its own, or why there are none."""
+    log.info("measuring speed, to say which slot to make native next")
+    worker = Worker(backend, [], rules, advise=True)
+    try:
+        for kind, told in worker.answers(ADVICE_SECONDS, opening_s=ADVICE_SECONDS):
+            if kind == "advice":
+                return list(told)
+            if kind in ("refused", "broken off"):
+                return [f"no advice on speed: the process that measured it {told}"]
+    finally:
+        worker.end()
+    return ["no advice on speed: the process that measured it said nothing"]
 
 
 class Worker:
@@ -124,27 +150,34 @@ class Worker:
         self._lines: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._converse, args=(json.dumps(request).encode(),), daemon=True).start()
 
-    def answers(self, timeout_s: float) -> Iterator[tuple[str, Any]]:
+    def answers(self, timeout_s: float, *, opening_s: float = OPENING_SECONDS) -> Iterator[tuple[str, Any]]:
         """What it said and what became of it, as (kind, value).
 
-        opened: facts. refused: why the backend does not open or close. result: a Result. advice: lines. broken off:
-        what happened to the process.
+        opened: facts. refused: why the backend does not open or close. result: a Result. advice: lines. waiting: the
+        running case and for how many seconds. broken off: what happened to the process.
         """
         running: str | None = None
-        closing = False
+        closing, waited = False, 0.0
         while True:
-            limit = CLOSING_SECONDS if closing else timeout_s if running else max(timeout_s, OPENING_SECONDS)
+            limit = CLOSING_SECONDS if closing else timeout_s if running else max(timeout_s, opening_s)
+            wait = min(limit - waited, NOTICE_SECONDS)
             try:
-                line = self._next(limit)
+                line = self._next(wait)
             except queue.Empty:
+                waited += wait
+                if waited < limit:
+                    if running:
+                        yield "waiting", (running, waited)
+                    continue
                 if running:
                     yield (
                         "result",
-                        self._ended(running, Status.TIMED_OUT, f"no result within {limit:g} s; killed", limit),
+                        self._ended(running, Status.TIMED_OUT, _too_long(limit), limit),
                     )
                 else:
                     yield "broken off", f"did not {'close' if closing else 'answer'} within {limit:g} s and was killed"
                 return
+            waited = 0.0
             if line is None:
                 if running:
                     yield "result", self._ended(running, Status.CRASHED, f"the process {self._death()}")
@@ -154,7 +187,8 @@ class Worker:
             told = _answer(line)
             if told is None:
                 what = "wrote into a file that it had not opened: the one for its answers"
-                yield ("result", self._ended(running, Status.CRASHED, what)) if running else ("broken off", what)
+                crash = f"the process {what}"
+                yield ("result", self._ended(running, Status.CRASHED, crash)) if running else ("broken off", what)
                 return
             if "start" in told:
                 running = told["start"]
@@ -186,8 +220,11 @@ class Worker:
         deadline = time.monotonic() + limit
         while (left := deadline - time.monotonic()) > 0:
             ended = self._process.poll() is not None
-            with contextlib.suppress(queue.Empty):
-                return self._lines.get(timeout=min(left, POLL_SECONDS))
+            with contextlib.suppress(queue.Empty, subprocess.TimeoutExpired):
+                line = self._lines.get(timeout=min(left, POLL_SECONDS))
+                if line is None:  # or a backend has closed its answers and goes on without
+                    self._process.wait(min(left, POLL_SECONDS))
+                return line
             if ended:
                 return None
         raise queue.Empty
@@ -202,6 +239,7 @@ class Worker:
             for line in answers:
                 self._lines.put(line if line.endswith(b"\n") else None)
         self._lines.put(None)
+        self._process.wait()
         with contextlib.suppress(BrokenPipeError):
             streams[0].close()
 
@@ -243,3 +281,7 @@ def _last_words(noise: str) -> tuple[list[str], list[str]]:
     _, _, current = dump.partition("Current thread")
     frames = [line.strip().removeprefix("File ") for line in current.splitlines() if line.startswith("  File ")]
     return [line for line in said.splitlines() if line.strip()][-LAST_LINES:], frames[:LAST_LINES]
+
+
+def _too_long(limit: float) -> str:
+    return f"no result within {limit:g} s; killed. Where the backend is only slow, give it more with --timeout-s"

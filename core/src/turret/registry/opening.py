@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
+import traceback
 import typing
 from collections.abc import Callable
 from functools import cache
@@ -68,9 +69,15 @@ def _refuse(info: BackendInfo, spec: Spec, failure: Failure) -> NoReturn:
         raise failure.error
     hint = info.install_hint or pip_command(info.name)
     lacks_library = isinstance(failure.error, ImportError | OSError) and hint
-    what_next = f"install its libraries with: {hint}" if lacks_library else "try: turret doctor"
+    what_next = f"install its libraries with: {hint}" if lacks_library else f"it was raised at {_place(failure.error)}"
     text = f"backend {str(spec)!r} of {info.distribution} cannot be used here: {failure}; {what_next}"
     raise BackendUnavailable(text) from failure.error
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the innermost frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
 def _check_table(info: BackendInfo, backend: Backend[Any]) -> None:

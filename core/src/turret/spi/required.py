@@ -50,7 +50,8 @@ class Storage(Protocol[A]):
     def from_host(self, host: Host, /, *, dtype: DType | None = None) -> A:
         """A private copy of `host` on the device, cast to `dtype` (default: the host array's own).
 
-        Later writes to `host` do not reach it.
+        `host` may be strided, reversed, read-only or empty; its dtype is one of the neutral names. Later writes to it
+        do not arrive.
         Raises: DTypeError for a dtype the device lacks, never a silent narrowing.
         """
         ...
@@ -107,7 +108,7 @@ class Matmul(Protocol[A]):
         ...
 
     def accumulation(self, dtype: DType, /) -> str:
-        """How products of `dtype` are summed: "float32", "tf32", "float64", ..."""
+        """In what products of `dtype` are summed: float32, float64, tf32, bfloat16, float16, or unstated."""
         ...
 
 

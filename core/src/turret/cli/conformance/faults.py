@@ -18,7 +18,9 @@ from turret.conformance.profiles import PROFILES
 from turret.registry import Registry
 
 from ..options import NamedPath
-from .options import check_writable, seed_option
+from .foreign import printing_to_stderr
+from .options import seed_option
+from .targets import checked, write
 
 
 @click.command()
@@ -52,14 +54,17 @@ def command(
     """
     from turret.cli.tables import show
 
-    if json_to is not None:
-        check_writable(json_to, "--json")
+    targets = checked({"--json": json_to})
     faults = find(names)
     if one_each:
         faults = tuple({fault.capability: fault for fault in reversed(faults)}.values())[::-1]
-    opened = Registry().open(backend)
-    with closing(opened.backend):
-        kills = list(_told(kill_all(opened, seed=seed, profile=profile, faults=faults), len(faults)))
+    with printing_to_stderr():
+        opened = Registry().open(backend)
+        with closing(opened.backend):
+            kills = list(_told(kill_all(opened, seed=seed, profile=profile, faults=faults), len(faults)))
+    table = {"backend": opened.spec, "profile": profile, "seed": seed, "kills": [_as_json(each) for each in kills]}
+    text = json.dumps(table, indent=1) + "\n"
+    lost = [reason for flag, path in targets.items() if (reason := write(path, text, flag))]
     show(("FAULT", "CAPABILITY", "CASES", "KILLED BY"), [_cells(each) for each in kills])
     hunted = [each for each in kills if each.expressible]
     survivors = [each.fault.name for each in hunted if each.killed_by is None]
@@ -67,9 +72,8 @@ def command(
     killed = f"{len(hunted) - len(survivors)} of {len(hunted)} faults killed in {seconds:.0f} s"
     alive = f"; survivors: {', '.join(survivors)}" if survivors else ""
     click.echo(f"{opened.spec}, profile {profile}, seed {seed}: {killed}{alive}")
-    if json_to is not None:
-        table = {"backend": opened.spec, "profile": profile, "seed": seed, "kills": [_as_json(each) for each in kills]}
-        json_to.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    if lost:
+        raise click.ClickException("; ".join(lost))
     ctx.exit(1 if survivors or not hunted else 0)
 
 

@@ -12,8 +12,9 @@ from turret.conformance.perf.measure import Measured, advise, as_json, ceilings,
 from turret.registry import Registry
 from turret.spi import OPTIONAL_SLOTS, REQUIRED_SLOTS
 
-from ..options import NamedPath
-from .options import check_writable
+from ..options import NamedPath, Seconds
+from .foreign import printing_to_stderr
+from .targets import checked, write
 
 SLOTS = (*(slot for slot in REQUIRED_SLOTS if slot != "storage"), *OPTIONAL_SLOTS)
 
@@ -25,7 +26,7 @@ SLOTS = (*(slot for slot in REQUIRED_SLOTS if slot != "storage"), *OPTIONAL_SLOT
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.01, 60),
+    type=Seconds(0.01, 60.0),
     default=0.2,
     show_default=True,
     help="How long to time each call, after warming up.",
@@ -40,12 +41,14 @@ def command(backend: str, slots: tuple[str, ...], seconds: float, json_to: Path 
     """
     from turret.cli.tables import show
 
-    if json_to is not None:
-        check_writable(json_to, "--json")
-    opened = Registry().open(backend)
-    with closing(opened.backend):
-        found = ceilings(opened.tools, seconds=5 * seconds)
-        measured = list(measure(opened, found, slots=slots, seconds=seconds))
+    targets = checked({"--json": json_to})
+    with printing_to_stderr():
+        opened = Registry().open(backend)
+        with closing(opened.backend):
+            found = ceilings(opened.tools, seconds=5 * seconds)
+            measured = list(measure(opened, found, slots=slots, seconds=seconds))
+    text = json.dumps(as_json(found, measured), indent=1) + "\n"
+    lost = [reason for flag, path in targets.items() if (reason := write(path, text, flag))]
     streams = ", ".join(f"{rate:.2g} GB/s over {size / 2**20:.0f} MiB" for size, rate in found.gbytes.items())
     click.echo(f"ceilings of {opened.spec}: {found.gflops:.1f} GFLOP/s in a product; {streams}")
     show(("CALL", "MADE BY", "MS", "GFLOP/S", "GB/S", "OF ROOFLINE"), [_cells(each) for each in measured])
@@ -53,8 +56,8 @@ def command(backend: str, slots: tuple[str, ...], seconds: float, json_to: Path 
         click.echo(line)
     if doubt := doubts(found, measured):
         click.echo(doubt)
-    if json_to is not None:
-        json_to.write_text(json.dumps(as_json(found, measured), indent=1) + "\n", encoding="utf-8")
+    if lost:
+        raise click.ClickException("; ".join(lost))
 
 
 def _cells(each: Measured) -> tuple[str, ...]:

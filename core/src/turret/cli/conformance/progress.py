@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 import click
 
@@ -14,39 +15,70 @@ from turret.conformance.results import Result
 EVERY_S = 10.0
 
 
+class Told(Protocol):
+    """What a run tells while it goes."""
+
+    def result(self, result: Result, /) -> None:
+        """A case has ended."""
+        ...
+
+    def waiting(self, case: str, seconds: float, /) -> None:
+        """A case has been running for so long."""
+        ...
+
+
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[Result], None]]:
-    """The function to call with each result. Failures are named as they come."""
-    if sys.stderr.isatty():
-        with _bar(total, what) as step:
-            yield step
+def progress(total: int, what: str) -> Iterator[Told]:
+    """Where to tell results and waits. Failures are named as they come."""
+    if not sys.stderr.isatty():
+        yield Lines(total, what)
         return
-    done, said = 0, time.monotonic()
+    with _bar(total, what) as bar:
+        yield bar
 
-    def plain(result: Result) -> None:
-        nonlocal done, said
-        done += 1
+
+class Lines:
+    """Plain lines: every failure, every long wait, and now and then the count."""
+
+    def __init__(self, total: int, what: str) -> None:
+        self._total, self._what, self._done, self._said = total, what, 0, time.monotonic()
+
+    def result(self, result: Result, /) -> None:
+        self._done += 1
         if result.status.bad:
-            click.echo(f"{result.status.value}: {result.case}", err=True)
-        if time.monotonic() - said > EVERY_S:
-            click.echo(f"{what}: {done} of {total} cases", err=True)
-            said = time.monotonic()
+            self._echo(f"{result.status.value}: {result.case}")
+        if time.monotonic() - self._said > EVERY_S:
+            self._say(f"{self._done} of {self._total} cases")
 
-    yield plain
+    def waiting(self, case: str, seconds: float, /) -> None:
+        self._say(f"{self._done} of {self._total} cases, {seconds:.0f} s in {case}")
+
+    def _say(self, text: str) -> None:
+        self._echo(f"{self._what}: {text}")
+        self._said = time.monotonic()
+
+    def _echo(self, line: str) -> None:
+        with suppress(OSError):  # nobody reads it, or its disk is full: the findings do not depend on that
+            click.echo(line, err=True)
 
 
 @contextmanager
-def _bar(total: int, what: str) -> Iterator[Callable[[Result], None]]:
+def _bar(total: int, what: str) -> Iterator[Told]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    described = TextColumn("{task.description}", markup=False)
+    columns = described, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
 
-        def step(result: Result) -> None:
-            bar.update(task, advance=1, description=f"{what} {result.capability}")
-            if result.status.bad:
-                bar.console.print(f"{result.status.value}: {result.case}", markup=False, highlight=False)
+        class Bar:
+            def result(self, result: Result, /) -> None:
+                bar.update(task, advance=1, description=f"{what} {result.capability}")
+                if result.status.bad:
+                    bar.console.print(f"{result.status.value}: {result.case}", markup=False, highlight=False)
 
-        yield step
+            def waiting(self, case: str, seconds: float, /) -> None:
+                bar.update(task, description=f"{what} {case} ({seconds:.0f} s)")
+
+        yield Bar()

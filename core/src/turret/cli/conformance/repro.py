@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from turret.conformance.recording import SCRIPT
+from turret.conformance.render.wording import visible
 from turret.conformance.repro import write
 
 from ..options import NamedPath
+from .foreign import printing_to_stderr
 from .options import seed_option, timeout_option
 
 
@@ -26,6 +29,7 @@ def command(case: str, backend: str, seed: int, out: Path | None, timeout_s: flo
     call that did it.
     """
     folder = out or Path(f"repro-{case.replace('/', '-')}")
-    result = write(case, backend, folder, seed=seed, timeout_s=timeout_s)
-    click.echo(f"{result.case}: {result.status.value}" + (f": {result.message}" if result.message else ""))
-    click.echo(f"run it alone: python {folder / SCRIPT}")
+    with printing_to_stderr():
+        result = write(case, backend, folder, seed=seed, timeout_s=timeout_s)
+    click.echo(visible(f"{result.case}: {result.status.value}" + (f": {result.message}" if result.message else "")))
+    click.echo(f"run it alone: python {shlex.quote(str(folder / SCRIPT))}")

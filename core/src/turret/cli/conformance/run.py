@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -16,8 +14,10 @@ from turret.conformance.render import html, markdown, terminal
 from turret.conformance.report import Report
 
 from ..options import NamedPath
-from .options import check_writable, seed_option, timeout_option
+from .foreign import printing_to_stderr
+from .options import seed_option, timeout_option
 from .progress import progress
+from .targets import checked, write
 
 
 @click.command()
@@ -31,7 +31,11 @@ from .progress import progress
 )
 @click.option("--capability", "capabilities", multiple=True, metavar="C", help="Only this slot or group; repeatable.")
 @click.option(
-    "-k", "pattern", default="", metavar="PATTERN", help="Only ids that contain this, or match it with * and ?."
+    "-k",
+    "pattern",
+    default="",
+    metavar="PATTERN",
+    help="Only ids that contain this, or match it with * and ?; `not PATTERN`: all others.",
 )
 @seed_option
 @click.option("--isolate", is_flag=True, help="Run every case in a process of its own.")
@@ -67,15 +71,14 @@ def command(
     open, with 2 for a wrong command line. Cases run in a separate process: a crash or a hang is the end of one case.
     """
     if list_only:
+        if backend is not None:
+            plan(Request(backend=backend))  # a name that is none is an error here too
         for case in select(profile=profile, capabilities=capabilities, pattern=pattern):
             click.echo(case.id)
         return
     if backend is None:
         raise click.UsageError("no BACKEND to examine; `turret backends` lists what is installed", ctx)
-    targets = {"json": json_to, "markdown": markdown_to, "html": html_to}
-    for flag, path in targets.items():
-        if path is not None:
-            check_writable(path, f"--{flag}")
+    targets = checked({"--json": json_to, "--markdown": markdown_to, "--html": html_to})
     request = Request(
         backend=backend,
         profile=profile,
@@ -87,21 +90,21 @@ def command(
         ledger=ledger,
         advise=profile in ("training", "full") and not capabilities and not pattern,
     )
-    # A plugin that prints while it is imported must not spoil the result.
-    with contextlib.redirect_stdout(sys.stderr):
+    with printing_to_stderr():
         planned = plan(request)
     report = _run(planned)
+    # before anything is shown: who reads that may go away in the middle
+    pages = {"--json": _as_json(report), "--markdown": markdown.page(report), "--html": html.page([report])}
+    lost = [reason for flag, path in targets.items() if (reason := write(path, pages[flag], flag))]
     terminal.show(report)
-    pages = {"json": _as_json(report), "markdown": markdown.page(report), "html": html.page([report])}
-    for flag, path in targets.items():
-        if path is not None:
-            path.write_text(pages[flag], encoding="utf-8")
+    if lost:
+        raise click.ClickException("; ".join(lost))
     ctx.exit(0 if report.good else 1)
 
 
 def _run(planned: Plan) -> Report:
-    with progress(len(planned.case_ids), planned.spec) as step:
-        return examine(planned, progress=step)
+    with progress(len(planned.case_ids), planned.spec) as told:
+        return examine(planned, progress=told.result, waiting=told.waiting)
 
 
 def _as_json(report: Report) -> str:

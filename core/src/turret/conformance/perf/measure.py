@@ -17,7 +17,9 @@ from .workloads import FLOAT_BYTES, Workload, putter, workloads
 
 ROUNDS = 5
 IMPLAUSIBLE = 2.5
-SIZE = 1024
+SIZES = (64, 256, 512, 1024)
+ENOUGH_S = 0.05
+LONGEST_S = 2.0
 STREAMS = (1 << 16, 1 << 19, 1 << 22)
 """Floats of the arrays whose addition measures bandwidth: near the core, farther, and beyond the caches."""
 
@@ -60,16 +62,21 @@ class Advice:
 
 
 def ceilings(tools: Toolset[Any], *, seconds: float) -> Ceilings:
-    """GFLOP/s of a product of 1024 x 1024 matrices, GB/s of additions of three sizes; the best of several rounds."""
-    put = putter(tools)
-    a, b = put(SIZE, SIZE), put(SIZE, SIZE)
-    product = timed(lambda: tools.matmul.matmul(a, b), tools, seconds=seconds)
-    gbytes = {}
+    """GFLOP/s of square products, GB/s of additions; sizes grow until one takes long, so that slow backends end too."""
+    put, gflops, gbytes = putter(tools), 0.0, {}
+    for size in SIZES:
+        a, b = put(size, size), put(size, size)
+        took = timed(functools.partial(tools.matmul.matmul, a, b), tools, seconds=seconds)
+        gflops = max(gflops, 2 * size**3 / took / 1e9)
+        if took > ENOUGH_S:
+            break
     for count in STREAMS:
         x, y = put(count), put(count)
         took = timed(functools.partial(tools.elementwise.add, x, y), tools, seconds=seconds)
         gbytes[3 * FLOAT_BYTES * count] = 3 * FLOAT_BYTES * count / took / 1e9
-    return Ceilings(gflops=2 * SIZE**3 / product / 1e9, gbytes=gbytes)
+        if took > ENOUGH_S:
+            break
+    return Ceilings(gflops=gflops, gbytes=gbytes)
 
 
 def measure(
@@ -83,6 +90,8 @@ def measure(
     for workload in workloads():
         if (slots and workload.slot not in slots) or (used and not workload.per_step):
             continue
+        if found.seconds(workload.flops, workload.bytes) > LONGEST_S:
+            continue  # even at its ceilings this backend would need seconds for one call
         took = timed(workload.make(tools, putter(tools)), tools, seconds=seconds)
         yield _judged(workload, took, found, native=workload.slot in (*REQUIRED_SLOTS, *tools.native))
 
@@ -107,7 +116,7 @@ def timed(run: Callable[[], Any], tools: Toolset[Any], *, seconds: float) -> flo
 
 
 def doubts(found: Ceilings, measured: Sequence[Measured]) -> str:
-    """Why the figures cannot be trusted, or "": small arrays slower than large ones, or calls far above the ceilings."""
+    """Why the figures cannot be trusted, or "": small arrays slower than large ones, calls far above the ceilings."""
     rates = list(found.gbytes.values())
     beyond = [each.name for each in measured if each.roofline > IMPLAUSIBLE]
     signs = []

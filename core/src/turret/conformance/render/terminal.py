@@ -23,14 +23,15 @@ def show(report: Report) -> None:
 
     for capability, failures in _by_capability(report.failures).items():
         for result in failures[:SHOWN_EACH]:
-            click.echo("\n".join(failure(result, report)) + "\n")
+            click.echo(wording.visible("\n".join(failure(result, report))) + "\n")
         if (more := len(failures) - SHOWN_EACH) > 0:
             click.echo(f"... and {more} more of {capability}; --json has them all\n")
     if report.results:
         Console(width=WIDTH, highlight=False).print(_table(report))
     for line in notes(report):
-        click.echo(line)
-    click.echo(f"{report.backend}: {report.verdict} (in {report.seconds:.1f} s, seed {report.asked['seed']})")
+        click.echo(wording.visible(line))
+    verdict = wording.visible(report.verdict)
+    click.echo(f"{report.backend}: {verdict} (in {report.seconds:.1f} s, seed {report.asked['seed']})")
 
 
 def _by_capability(failures: Sequence[Result]) -> dict[str, list[Result]]:

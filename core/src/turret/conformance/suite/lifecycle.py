@@ -213,8 +213,8 @@ def _forked(bench: Bench) -> None:
     bench.require(
         not fork["hangs"],
         f"a child that was forked after the parent had computed did not answer small calls within {FORK_SECONDS:g} s; "
-        "mostly a thread pool (OpenMP, MKL, one's own) is the cause, whose threads do not survive a fork: make it anew, "
-        "or use one thread, in os.register_at_fork(after_in_child=...)",
+        "mostly a thread pool (OpenMP, MKL, one's own) is the cause, whose threads do not survive a fork: make it "
+        "anew, or use one thread, in os.register_at_fork(after_in_child=...)",
     )
     bench.require(not fork["status"], f"a forked child crashed with wait status {fork['status']}")
     said = fork["text"]

@@ -177,10 +177,14 @@ def _with_itself(bench: Bench) -> None:
     bench.within("x x^T", bench.get(square), given.exact @ given.exact.T, 40 * 2.0**-24 * size)
 
 
+ACCUMULATIONS = ("float32", "float64", "tf32", "bfloat16", "float16", "unstated")
+
+
 def _accumulation(dtype: DType) -> Case:
     def body(bench: Bench) -> None:
         bench.needs(dtype)
         word = bench.tools.matmul.accumulation(dtype)
-        bench.require(isinstance(word, str) and word, f"accumulation({dtype!r}) gave {word!r}, wanted a word")
+        wanted = f"wanted one of {', '.join(ACCUMULATIONS)}"
+        bench.require(word in ACCUMULATIONS, f"accumulation({dtype!r}) gave {word!r}, {wanted}")
 
     return Case(id=f"matmul/accumulation/word-{SHORT[dtype]}", body=body, kind="forward")
