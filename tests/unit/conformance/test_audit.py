@@ -89,7 +89,7 @@ def test_dtypes_are_looked_at_from_both_sides(all_passed: list[Result]) -> None:
 def test_a_claimed_profile_that_does_not_hold_is_an_over_claim(all_passed: list[Result], make_result: Make) -> None:
     results = replaced(all_passed, make_result("loss/check/a-f32", "failed"))
     found = audited(results, ledger=Ledger(profiles=("primitives", "training")))
-    assert found.over == ["profile training: claimed, but it does not hold"]
+    assert found.over == ["claimed profiles that do not hold: training"]
     assert "profile inference: holds, but is not claimed" in found.under
     assert 'profiles = ["primitives", "inference"]' in found.manifest
 
@@ -134,3 +134,16 @@ def test_a_failure_that_is_only_advice_harms_no_claim(all_passed: list[Result], 
 
 def test_the_profiles_nest() -> None:
     assert PRIMITIVES < INFERENCE < TRAINING
+
+
+def test_a_case_that_ran_out_of_time_decides_nothing_about_claims(all_passed: list[Result], make_result: Make) -> None:
+    results = replaced(all_passed, make_result("loss/check/a-f32", "timed out"))
+    found = audited(results, ledger=Ledger(profiles=("primitives", "training")))
+    assert found.over == []
+    assert found.certified["training"] is False, "nothing is certified either"
+
+
+def test_a_run_of_a_part_says_nothing_about_claims(all_passed: list[Result], make_result: Make) -> None:
+    part = [make_result("loss/check/a-f32", "failed")]
+    found = audited(part, provides=["loss"], native=["loss"], ledger=Ledger(profiles=("training",)))
+    assert found.over and "profiles" not in found.manifest

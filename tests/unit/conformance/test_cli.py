@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turret.cli import main
-from turret.cli.conformance.options import check_writable
+from turret.cli.conformance.targets import check_writable
 from turret.conformance.stored import read
 from turret.conformance.suite import all_cases
 from turret.spi import ConfigError

@@ -171,3 +171,15 @@ def test_numpys_own_arrays_have_no_other_side() -> None:
         counts.inside.append("softmax")
         np.asarray(np.ones(3))
     assert not counts.transfers
+
+
+def test_the_latest_call_is_told_in_words(subject: Subject) -> None:
+    tools = subject.opened.tools
+    x = tools.storage.from_host(np.ones((2, 3), np.float32))
+    assert subject.counts.last_call == "", "a transfer says nothing about what went wrong"
+    tools.elementwise.maximum(x, 2.0)
+    assert subject.counts.last_call == "elementwise.maximum(array[2, 3], 2.0)"
+    tools.layout.concatenate([x, x], axis=0)
+    assert subject.counts.last_call == "layout.concatenate([array[2, 3], array[2, 3]], axis=0)"
+    subject.counts.reset()
+    assert subject.counts.last_call == ""

@@ -92,6 +92,9 @@ def test_an_unknown_word_or_an_empty_choice_is_refused_with_a_way_out(choice: di
         ("matmul/product/M?-K1-N1-f32", True),
         ("product*", False),
         ("PRODUCT", False),
+        ("not product", False),
+        ("not lifecycle", True),
+        ("not matmul/*", False),
         ("matmul/product/M1-K1-N1-f32x", False),
     ],
 )

@@ -58,8 +58,28 @@ AT_OPEN = {
     "open_os_error": ("raise OSError('no driver')", "BackendUnavailable", "no driver"),
     "open_value_error": ("raise ValueError('odd device')", "BackendUnavailable", "odd device"),
     "open_exit": ("raise SystemExit(1)", "BackendUnavailable", "SystemExit"),
+    "open_own_bug": ("undefined_name", "BackendUnavailable", "turret_open_own_bug/backend.py:2"),
     "open_wrong_object": ("return 3", "PluginError", "capabilities() of int raised"),
 }
+LACKING = """
+import numpy
+from turret.spi import Capabilities
+from turret.spi.array_api import required_from
+
+class Softmax:
+    def softmax(self, x, /):
+        return x
+
+class Opened:
+    def capabilities(self):
+        return Capabilities(required=required_from(numpy), softmax=Softmax())
+
+    def close(self):
+        pass
+
+def open_device(device):
+    return Opened()
+"""
 ASK = """
 import json, turret
 from turret.registry import installed, open_backend
@@ -92,6 +112,7 @@ def answers(make_site: Any) -> Any:
         site.add(name, plugin=INFO % expression)
     for name, (statement, *_) in AT_OPEN.items():
         site.add(name, backend=f"def open_device(device):\n    {statement}\n")
+    site.add("lacks_methods", backend=LACKING)
     site.add("misspelt", plugin=MISSPELT)
     site.add("unmarked", plugin=UNMARKED)
     site.add("old", spi=">=0.1,<1")
@@ -135,6 +156,12 @@ def test_what_goes_wrong_at_open_is_told_when_the_backend_is_asked_for(answers: 
     assert answers[name]["asked"] == error
     assert text in answers[name]["text"]
     assert answers[name]["because"] != "NoneType"
+
+
+def test_methods_that_a_slot_lacks_are_named_at_opening(answers: Any) -> None:
+    text = answers["lacks_methods"]["text"]
+    assert answers["lacks_methods"]["asked"] == "PluginError"
+    assert "slot softmax (Softmax) lacks softmax_vjp, log_softmax, log_softmax_vjp" in text
 
 
 def test_a_misspelt_hook_is_named(answers: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from turret.registry.guard import Failure, attempt
 from turret.spi import TurretError
 
 from . import ledger as ledgers
@@ -21,7 +22,7 @@ from .case import Case
 from .examine import Plan, Request, plan
 from .execute import Rules
 from .profiles import PROFILES
-from .render.wording import repro
+from .render.wording import repro, visible
 from .results import Result, Status
 from .session import Session, open_session
 from .suite import all_cases
@@ -58,7 +59,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     state = session.config.stash.get(STATE, None)
     if state is None:
         return
-    state.stack.close()
+    closed = attempt(state.stack.close)
+    if isinstance(closed, Failure):
+        state.problem = f"the backend did not close: {closed}"
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     if state.ran == 0 and session.exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -70,6 +74,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(
         f"conformance of {state.plan.spec}: {state.ran} cases executed, seed {state.rules.seed}"
     )
+    if state.problem:
+        terminalreporter.write_line(visible(state.problem))
     if state.ran == 0:
         terminalreporter.write_line("no case was executed, which proves nothing: the run fails")
 
@@ -81,6 +87,7 @@ class State:
         self.plan, self.rules = planned, planned.request.rules
         self.stack = ExitStack()
         self.ran = 0
+        self.problem = ""
         self._session: Session | None = None
 
     def run(self, case: Case) -> Result:
@@ -130,12 +137,13 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         result = self.state.run(self.case)
+        message = visible(result.message)
         if result.status in (Status.UNSUPPORTED, Status.SKIPPED):
-            pytest.skip(f"{result.status.value}: {result.message}")
+            pytest.skip(f"{result.status.value}: {message}")
         if result.status is Status.EXPECTED_FAILURE or (result.advisory and result.status.bad):
-            pytest.xfail(result.message)
+            pytest.xfail(message)
         if result.status is not Status.PASSED:
-            raise CaseFailed(result.message)
+            raise CaseFailed(message)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if not isinstance(excinfo.value, CaseFailed):

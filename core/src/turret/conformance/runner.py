@@ -150,16 +150,17 @@ class Worker:
         self._lines: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._converse, args=(json.dumps(request).encode(),), daemon=True).start()
 
-    def answers(self, timeout_s: float, *, opening_s: float = OPENING_SECONDS) -> Iterator[tuple[str, Any]]:
+    def answers(self, timeout_s: float, *, opening_s: float | None = None) -> Iterator[tuple[str, Any]]:
         """What it said and what became of it, as (kind, value).
 
         opened: facts. refused: why the backend does not open or close. result: a Result. advice: lines. waiting: the
         running case and for how many seconds. broken off: what happened to the process.
         """
         running: str | None = None
-        closing, waited = False, 0.0
+        closing, closed, waited = False, False, 0.0
+        patience = OPENING_SECONDS if opening_s is None else opening_s
         while True:
-            limit = CLOSING_SECONDS if closing else timeout_s if running else max(timeout_s, opening_s)
+            limit = CLOSING_SECONDS if closing else timeout_s if running else max(timeout_s, patience)
             wait = min(limit - waited, NOTICE_SECONDS)
             try:
                 line = self._next(wait)
@@ -181,7 +182,7 @@ class Worker:
             if line is None:
                 if running:
                     yield "result", self._ended(running, Status.CRASHED, f"the process {self._death()}")
-                elif not closing or self._process.wait() != 0:
+                elif not closed or self._process.wait() != 0:
                     yield "broken off", self._death()
                 return
             told = _answer(line)
@@ -206,6 +207,8 @@ class Worker:
                 yield "advice", told["advice"]
             elif "closing" in told:
                 closing = True
+            elif "closed" in told:
+                closed = True
 
     def end(self) -> None:
         """Kills what is left of the process and of what it started."""

@@ -142,6 +142,7 @@ def serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
             if request["advise"]:
                 tell(advice=session.advice())
             tell(closing=True)
+        tell(closed=True)
     except TurretError as error:
         tell(refused=words(error))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from turret.spi import ConfigError
@@ -45,10 +46,14 @@ def _fault(report: Report) -> str | None:
     """What is not of its type, or None. The file is JSON: any value may be anything."""
     if not (isinstance(report.facts, dict) and isinstance(report.asked, dict)):
         return "`facts` and `asked` have to be objects"
+    if not isinstance(report.backend, str) or not isinstance(report.started, str):
+        return "`backend` and `started` have to be texts"
     if report.facts and (missing := NEEDED_FACTS - set(report.facts)):
         return f"`facts` lacks {min(missing)}"
     if missing := NEEDED_ASKED - set(report.asked):
         return f"`asked` lacks {min(missing)}"
+    if not _texts(report.asked["capabilities"]):
+        return "`asked.capabilities` has to be a list of names"
     if report.facts and not isinstance(report.facts["libraries"], dict):
         return "`facts.libraries` has to be an object"
     if report.facts and not _texts(report.facts["native"]):
@@ -64,8 +69,10 @@ def _fault(report: Report) -> str | None:
             isinstance(result.case, str) and isinstance(result.capability, str) and isinstance(result.message, str)
         ):
             return f"a result is not about a case: {result.case!r}"
-        if used is not None and (isinstance(used, bool) or not isinstance(used, int | float)):
+        if used is not None and not (isinstance(used, int | float) and 0 <= used <= sys.float_info.max):
             return f"budget_used of {result.case} is {used!r}"
+    if (twice := len(report.results) - len({result.case for result in report.results})) > 0:
+        return f"{twice} result(s) are about a case that has one already"
     return None
 
 

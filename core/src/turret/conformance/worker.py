@@ -3,7 +3,7 @@
 Started by file name in a session of its own, with a JSON request as a line on stdin; ends with all that it started when
 stdin ends. Answers on the stdout it was started with, one JSON object a line:
 {"opened": facts}, or {"refused": reason}; {"start": id} and {"result": result} for each case; {"advice": lines} where
-it was asked for; {"closing": true}, and {"refused": reason} once more where the backend does not close.
+it was asked for; {"closing": true}, and {"closed": true}, or {"refused": reason} once more.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ def check_writable(path: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {path} is a folder; give the path of a file")
     if not folder.is_dir():
         raise ConfigError(f"{flag} {path}: there is no folder {folder}; make it first")
-    if path.is_symlink() and not path.resolve().parent.is_dir():
-        raise ConfigError(f"{flag} {path} is a link to {path.resolve()}, and that folder is not there; make it first")
+    real = os.path.realpath(path)
+    if not os.path.isdir(os.path.dirname(real)):
+        raise ConfigError(f"{flag} {path} is a link to {real}, and that folder is not there; make it first")
     target = path if path.exists() else folder
     if not os.access(target, os.W_OK):
         raise ConfigError(f"{flag} {path}: no permission to write {target}; choose another path")
