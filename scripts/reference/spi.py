@@ -28,11 +28,11 @@ dtype as a string ("float32"), `GeluForm` "erf" or "tanh".
 
 What the suite asks of every backend besides right results:
 
-- Importing the plugin module imports no array library and changes nothing: no file, thread, environment variable, signal
-  handler, warning filter, random state or NumPy error state. Nor does opening, or computing.
+- Importing the plugin module imports no array library and changes nothing: no file, thread, environment variable,
+  signal handler, warning filter, random state or NumPy error state. Nor does opening, or computing.
 - Two openings are two independent objects; closing twice is allowed; opening after closing works.
-- Slots may be called from several threads at once. A child that is forked, or spawned, after use computes rightly or fails
-  with an error; it does not hang.
+- Slots may be called from several threads at once. A child that is forked, or spawned, after use computes rightly or
+  fails with an error; it does not hang.
 - After a call that raised, whatever it raised, the next calls are right.
 - Memory does not grow over steps, neither with equal shapes nor with ever new ones.
 - Results keep their values when the same operation runs again.

@@ -34,10 +34,11 @@ class Result:
     """One case of one run.
 
     message: why it failed, is unsupported or was skipped. budget_used: the largest error over what was allowed, None
-    where nothing was compared within a tolerance and, in JSON, where it is infinite. comparisons: how many results were looked at. native: whether the
-    slot is the backend's own. calls: how many calls reached the plugin. host_transfers: arrays that went through the
-    host inside a call. derived: slots that composed the result although, or because, no native one did. advisory:
-    newer than the interface version the plugin was written for, so that a failure does not fail the run.
+    where nothing was compared within a tolerance and, in JSON, where it is infinite. comparisons: how many results were
+    looked at. native: whether the slot is the backend's own. calls: how many calls reached the plugin. host_transfers:
+    arrays that went through the host inside a call. derived: slots that composed the result although, or because, no
+    native one did. advisory: newer than the interface version the plugin was written for, so that a failure does not
+    fail the run.
     """
 
     case: str

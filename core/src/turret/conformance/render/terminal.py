@@ -13,7 +13,7 @@ from ..report import Report
 from ..results import Result
 from . import wording
 
-SHOWN_EACH = 4
+SHOWN_EACH = 6
 WIDTH = 118
 
 
