@@ -315,6 +315,22 @@ def test_an_empty_folder_is_filled(here: Path, out: str) -> None:
     }
 
 
+def test_an_empty_folder_that_is_a_disk_of_its_own_is_filled(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be moved into it from beside it."""
+    (here / "disk").mkdir()
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if ("disk" in self.parts) != ("disk" in target.parts):
+            raise OSError(18, "Invalid cross-device link")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert main(["new-backend", "x", "--out", "disk"]) == 0
+    assert (here / "disk/src/turret_x/plugin.py").is_file()
+    assert [path.name for path in (here / "disk").iterdir() if path.name.startswith(".turret")] == []
+
+
 def test_a_folder_nobody_may_write_is_an_error_before_anything_is_made(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from turret.cli import main
 from turret.cli.conformance.targets import check_writable
+from turret.conformance import examine, runner
 from turret.conformance.stored import read
 from turret.conformance.suite import all_cases
 from turret.spi import ConfigError
@@ -241,3 +242,64 @@ def test_a_ledger_of_ones_own_excuses_what_is_known(
     status, out, _ = said(capsys, "c_odd", "-k", "matmul/product/M[18]-K1*-N*[0-9]-f32", "--ledger", str(file))
     assert status == 0
     assert "c_odd: passed: 1 passed, 1 expected failure" in out
+
+
+def test_hostile_text_is_shown_and_never_obeyed(backends: Any, tmp_path: Path, own_source: str) -> None:
+    """Half a character ends no run, and an escape sequence moves no cursor."""
+    text = "'\\x1b[2J [red] \\ud800 \\x07'"
+    raising = f"\n\n@replaces('matmul', 'matmul')\ndef matmul(*_, **__):\n    raise ValueError({text})\n"
+    backends.add("c_hostile", backend=own_source + raising)
+    file = tmp_path / "r.json"
+    done = backends.run("-m", "turret", "conformance", "c_hostile", "-k", PLAIN, "--json", str(file))
+    assert done.returncode == 1, done.stderr
+    assert r"\x1b[2J [red] \ud800 \x07" in " ".join(done.stdout.split())
+    assert not set("\x1b\x07") & set(done.stdout)
+    assert not read(file).good
+
+
+def test_reports_are_written_though_nobody_reads_the_rest(backends: Any, tmp_path: Path) -> None:
+    """As in `turret conformance ... | head -1`, and with a full disk behind stderr."""
+    file = tmp_path / "r.json"
+    code = (
+        "import os, sys; from turret.cli import main; r, w = os.pipe(); os.close(r); os.dup2(w, 1); os.dup2(w, 2); "
+        f"sys.exit(main(['conformance', 'c_odd', '-k', {ODD_PATTERN!r}, '--json', {str(file)!r}]))"
+    )
+    assert backends.run("-c", code).returncode == 1
+    assert not read(file).good
+
+
+def test_a_report_that_cannot_be_written_in_the_end_costs_only_itself(
+    backends: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    real = runner.run
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        (tmp_path / "gone").rmdir()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(examine, "run", run)
+    status, out, err = said(capsys, "c_good", "-k", PLAIN, "--json", "gone/r.json", "--html", "r.html")
+    assert status == 1
+    assert "c_good: passed: 1 passed" in out
+    assert err == f"error: --json {tmp_path / 'gone' / 'r.json'} is not written: No such file or directory\n"
+    assert (tmp_path / "r.html").is_file()
+
+
+def test_a_plugin_may_print_and_move_and_put_anything_on_the_path(
+    backends: Any, own_source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the process of the command itself, where its manifest is read."""
+    careless = "import os, pathlib, sys\nos.chdir('/')\nsys.path.append(pathlib.Path('/no'))\n"
+    careless += "os.write(1, b'raw ')\nprint('chatty')\n"
+    site = type(backends)(tmp_path / "site")
+    site.folder.mkdir()
+    manifest = (backends.folder / "turret_c_good" / "plugin.py").read_text().replace("c_good", "c_careless")
+    site.add("c_careless", plugin=careless + manifest, backend=own_source)
+    monkeypatch.chdir(tmp_path)
+    done = site.run("-m", "turret", "conformance", "c_careless", "-k", PLAIN, "--json", "r.json")
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / "r.json").good
+    assert "raw" not in done.stdout and "chatty" not in done.stdout
+    assert "chatty" in done.stderr

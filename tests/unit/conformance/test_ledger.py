@@ -185,3 +185,19 @@ def test_the_ledger_of_a_plugin_lies_beside_its_target(tmp_path: Path, monkeypat
     ledger = of_plugin(info)
     assert ledger.profiles == ("primitives", "training")
     assert ledger.source == "conformance.toml of turret-x"
+
+
+@pytest.mark.parametrize("data", [b"x = " + b"9" * 5000, b"profiles = " + b"[" * 9000])
+def test_what_the_parser_itself_chokes_on_is_refused_too(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="mine is not TOML"):
+        parse(data, "mine")
+
+
+def test_a_package_that_raises_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "turret_raising").mkdir()
+    (tmp_path / "turret_raising" / "__init__.py").write_text("raise RuntimeError('no driver')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    info = BackendInfo(
+        name="raising", distribution="turret-raising", spi=">=1.0,<2", target="turret_raising.b:o", probe="a.b:c"
+    )
+    assert of_plugin(info) == Ledger()

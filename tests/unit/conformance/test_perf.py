@@ -133,6 +133,7 @@ def test_the_command_shows_a_table_and_writes_figures(tmp_path: Path, capsys: py
     [
         (("cpu", "--capability", "mat_mul"), "mat_mul"),
         (("cpu", "--seconds", "0"), "0"),
+        (("cpu", "--seconds", "nan"), "nan is no time; wanted 0.01 to 60 seconds"),
         (("no_such",), "no_such"),
         ((), "BACKEND"),
         (("cpu", "--json", "/no/such/folder/x.json"), "there is no folder"),

@@ -38,6 +38,8 @@ def backends(make_site: Callable[[], Any], own_source: str) -> Any:
     site.add("y_expired", backend=own_source)
     (site.folder / "turret_y_expired" / "conformance.toml").write_text(LEDGER.replace("2999", "2020"))
     site.add("y_shut", backend=own_source + "\n\ndef open_device(device):\n    raise RuntimeError('no such bus')\n")
+    shut = "\n\nclass Mute(Exception):\n    def __str__(self):\n        return 1\n\ndef close(self):\n    raise Mute\n"
+    site.add("y_stuck", backend=f"{own_source}{shut}\nOpened.close = close\n")
     return site
 
 
@@ -122,3 +124,11 @@ def test_other_peoples_runs_meet_nothing_of_ours(run_pytest: Pytest, tmp_path: P
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
     assert "turret" not in done.stdout
+
+
+def test_a_backend_that_does_not_close_fails_the_run(run_pytest: Pytest) -> None:
+    done = run_pytest(*SUITE, "--backend", "y_stuck", "-k", "M1-K1-N1-f32")
+    assert done.returncode == 1
+    assert "the backend did not close: Mute: (its text raises TypeError)" in done.stdout
+    assert "1 passed" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 
 from turret.cli import main
+from turret.conformance.execute import Rules, execute
 from turret.conformance.repro import write
 from turret.conformance.results import Status
+from turret.conformance.subject import Subject
+from turret.conformance.suite import all_cases
 from turret.spi import BackendNotFound, ConfigError
 
+PASSING = "matmul/product/M1-K1-N1-f32"
 ODD = """
 import os, signal
 
@@ -175,3 +180,41 @@ def test_a_backend_that_does_not_open_is_said_to_be_so(backends: Any, own_source
     backends.add("p_shut", backend=own_source + "\n\ndef open_device(device):\n    raise RuntimeError('no such bus')\n")
     with pytest.raises(ConfigError, match=r"cannot be opened: .*no such bus"):
         write("matmul/product/M1-K1-N1-f32", "p_shut", tmp_path / "r")
+
+
+@pytest.mark.parametrize("place", ["file/r", "link", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_no_fault_of_the_backend(backends: Any, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"cannot be made: .*; give another --out"):
+        write(PASSING, "p_good", tmp_path / place)
+
+
+def test_a_disk_that_is_full_is_no_fault_of_the_backend(subject: Subject, tmp_path: Path) -> None:
+    """A folder that is gone in the middle stands for it."""
+    with subject.recorded(tmp_path / "r", PASSING, 0, {}) as recorder:
+        shutil.rmtree(tmp_path / "r")
+        (case,) = [case for case in all_cases() if case.id == PASSING]
+        assert execute(case, subject, Rules()).status is Status.PASSED
+    assert isinstance(recorder.lost, OSError)
+
+
+def test_a_script_that_cannot_be_written_is_said_to_be_so(backends: Any, tmp_path: Path, own_source: str) -> None:
+    """The backend takes the place of the arrays away while the case runs."""
+    deed = "def open_device(device):\n    import pathlib\n    pathlib.Path({0!r}).write_text('')\n    return Opened()\n"
+    backends.add("p_thief", backend=f"{own_source}\n\n{deed.format(str(tmp_path / 'r' / 'arrays'))}")
+    with pytest.raises(ConfigError, match="r cannot be written: File exists; choose another place"):
+        write(PASSING, "p_thief", tmp_path / "r")
+
+
+def test_a_backend_that_leaves_the_folder_takes_no_script_along(
+    backends: Any, own_source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    away = tmp_path / "away"
+    away.mkdir()
+    backends.add("p_mover", backend=f"{own_source}\nimport os\nos.chdir({str(away)!r})\nprint('chatty')\n")
+    assert main(["conformance", "repro", PASSING, "--backend", "p_mover", "--out", "a b"]) == 0
+    assert capfd.readouterr().out.splitlines()[1] == "run it alone: python 'a b/repro.py'"
+    assert (tmp_path / "a b" / "repro.py").is_file()
+    assert list(away.iterdir()) == []

@@ -30,7 +30,9 @@ def test_a_report_of_a_backend_that_did_not_open_is_one(tmp_path: Path, make_rep
     assert read(path).facts == {}
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"3", b"\xff\xfe", b'{"schema": 99}', b"not json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"3", b"\xff\xfe", b'{"schema": 99}', b"not json", b"[" * 9999, b"9" * 9999]
+)
 def test_what_is_no_report_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(content)
@@ -56,6 +58,12 @@ def test_what_is_no_report_is_refused_by_name(tmp_path: Path, content: bytes) ->
         (("results", 0, "message"), 3),
         (("results", 0, "budget_used"), "much"),
         (("results", 0, "budget_used"), True),
+        (("results", 0, "budget_used"), float("nan")),
+        (("results", 0, "budget_used"), -1),
+        pytest.param(("results", 0, "budget_used"), 10**400, id="beyond-float64"),
+        (("started",), None),
+        (("backend",), ["cpu"]),
+        (("asked", "capabilities"), 3),
         (("results", 0, "colour"), "red"),
     ],
 )
@@ -75,3 +83,15 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
         read(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="directory"):
         read(tmp_path)
+
+
+def test_a_case_that_stands_twice_is_refused(tmp_path: Path, data: dict[str, Any]) -> None:
+    path = tmp_path / "bent.json"
+    path.write_text(json.dumps({**data, "results": 2 * data["results"]}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"1 result\(s\) are about a case that has one already"):
+        read(path)
+
+
+def test_an_infinite_error_is_no_number_of_json(make_report: Any, make_result: Any) -> None:
+    report = make_report("cpu", [make_result("softmax/forward/5x65-f32", "failed", budget_used=float("inf"))])
+    assert json.loads(json.dumps(report.as_json(), allow_nan=False))["results"][0]["budget_used"] is None

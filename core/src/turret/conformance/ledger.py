@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from turret.registry.guard import Failure, attempt
 from turret.spi import BackendInfo, ConfigError
 
 from .profiles import PROFILES, matches
@@ -47,15 +48,21 @@ def read(path: Path) -> Ledger:
 
 
 def of_plugin(info: BackendInfo) -> Ledger:
-    """The ledger that lies beside the plugin's target as package data; an empty one where there is none."""
+    """The ledger that lies beside the plugin's target as package data; an empty one where there is none.
+
+    A package that cannot be imported has none: that it cannot be opened either is for the run to say.
+    """
     package = info.target.partition(":")[0].rpartition(".")[0]
     if not package:
         return Ledger()
-    try:
-        file = importlib.resources.files(package).joinpath(FILE)
-    except ModuleNotFoundError:
+    file = attempt(lambda: importlib.resources.files(package).joinpath(FILE))
+    if isinstance(file, Failure) or not file.is_file():
         return Ledger()
-    return parse(file.read_bytes(), f"{FILE} of {info.distribution}") if file.is_file() else Ledger()
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{FILE} of {info.distribution}: {error.strerror}; make it readable") from error
+    return parse(data, f"{FILE} of {info.distribution}")
 
 
 def parse(data: bytes, source: str) -> Ledger:

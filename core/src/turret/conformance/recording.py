@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -75,7 +76,10 @@ sys.exit(1 if failed else status)
 
 
 class Recorder:
-    """Names native arrays by identity and turns calls into lines of Python in `folder`."""
+    """Names native arrays by identity and turns calls into lines of Python in `folder`.
+
+    lost: why the script cannot be written, where that is so; nothing of that is raised into the case.
+    """
 
     def __init__(
         self,
@@ -89,9 +93,11 @@ class Recorder:
         self._names: dict[int, str] = {}
         self._alive: list[Any] = []
         self._pending = ""
-        (folder / "arrays").mkdir(parents=True, exist_ok=True)
-        (folder / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
-        self._script = (folder / SCRIPT).open("w", encoding="utf-8")
+        self._saved_count = 0
+        self.lost: OSError | None = None
+        with self._writing():
+            (folder / "arrays").mkdir(parents=True, exist_ok=True)
+            (folder / "versions.json").write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
         self._line(HEAD.substitute(about, script=SCRIPT).rstrip("\n") + "\n\n")
 
     def before(self, slot: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -133,15 +139,23 @@ class Recorder:
 
     def close(self) -> None:
         self._line(TAIL.rstrip("\n"))
-        self._script.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.lost = self.lost or error
 
     def _line(self, text: str) -> None:
-        self._script.write(text + "\n")
-        self._script.flush()
+        with self._writing(), (self._folder / SCRIPT).open("a", encoding="utf-8") as script:
+            script.write(text + "\n")
 
     def _saved(self, kind: str, host: Host) -> str:
-        name = f"{kind}{len(list((self._folder / 'arrays').iterdir()))}"
-        np.save(self._folder / "arrays" / f"{name}.npy", host)
+        name = f"{kind}{self._saved_count}"
+        self._saved_count += 1
+        with self._writing():
+            np.save(self._folder / "arrays" / f"{name}.npy", host)
         return name
 
     def _name(self, value: Any, name: str) -> None:

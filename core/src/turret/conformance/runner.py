@@ -91,7 +91,8 @@ def run(
                     waiting(*told)
                 elif worker.is_open:
                     count = "all cases" if done == len(batch) else f"{done} of {len(batch)} cases"
-                    what = f"the process {told}" if kind == "broken off" else f"it did not close: {told}"
+                    refused = f"it did not close: {told}" if done == len(batch) else told
+                    what = f"the process {told}" if kind == "broken off" else refused
                     if (text := f"{count} were done, then {what}") not in problems:
                         problems.append(text)
                 else:

@@ -15,7 +15,7 @@ from typing import Any
 from turret import __version__
 from turret.registry import OpenBackend, Registry
 from turret.registry.guard import Failure, words
-from turret.spi import FLOATS, SPI_VERSION, PluginError, TurretError
+from turret.spi import FLOATS, SPI_VERSION, ConfigError, PluginError, TurretError
 
 from .case import Case
 from .execute import Rules, execute
@@ -63,12 +63,15 @@ class Session:
         return execute(case, self.subject, rules, advisory=is_advisory(case, self.subject.opened.info.spi))
 
     def record(self, case: Case, rules: Rules, folder: Path) -> Result:
-        """The same, with a script of it in `folder`."""
+        """The same, with a script of it in `folder`. Raises: ConfigError where that cannot be written."""
         with self.subject.recorded(folder, case.id, rules.seed, asdict(self.facts())) as recorder:
             result = self.run(case, rules)
             if result.status.bad:
                 recorder.failed(result.message)
-            return result
+        if recorder.lost is not None:
+            reason = recorder.lost.strerror or recorder.lost
+            raise ConfigError(f"{folder} cannot be written: {reason}; choose another place")
+        return result
 
     def advice(self) -> list[str]:
         """Which derived slots a training step would gain most from, if they were native; quickly measured."""

@@ -69,7 +69,8 @@ def _fault(report: Report) -> str | None:
             isinstance(result.case, str) and isinstance(result.capability, str) and isinstance(result.message, str)
         ):
             return f"a result is not about a case: {result.case!r}"
-        if used is not None and not (isinstance(used, int | float) and 0 <= used <= sys.float_info.max):
+        number = isinstance(used, int | float) and not isinstance(used, bool)
+        if used is not None and not (number and 0 <= used <= sys.float_info.max):
             return f"budget_used of {result.case} is {used!r}"
     if (twice := len(report.results) - len({result.case for result in report.results})) > 0:
         return f"{twice} result(s) are about a case that has one already"

@@ -123,7 +123,8 @@ def doubts(found: Ceilings, measured: Sequence[Measured]) -> str:
     if rates[0] < rates[-1]:
         signs.append(f"adding small arrays ran at {rates[0]:.2g} GB/s and large ones at {rates[-1]:.2g}")
     if beyond:
-        signs.append(f"{len(beyond)} calls, such as {beyond[0]}, passed the ceilings")
+        others = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        signs.append(f"{beyond[0]}{others} passed the ceilings")
     if not signs:
         return ""
     return (

@@ -79,7 +79,7 @@ def _does_not_grow(bench: Bench, action: Callable[[], object], *, steps: int = S
     if not meters:
         bench.skip("neither the device nor the system tells how much memory is in use")
     steps, allowed = _affordable(action, steps)
-    for _ in range(min(WARM, steps)):
+    for _ in range(min(WARM, steps // 2)):
         action()
     least = dict.fromkeys(meters, sys.maxsize)
     for _ in range(ATTEMPTS):
@@ -105,7 +105,7 @@ def _affordable(action: Callable[[], object], steps: int) -> tuple[int, int]:
     action()
     start = time.perf_counter()
     action()
-    fewer = max(FEWEST, int(LONG_S / (time.perf_counter() - start)))
+    fewer = max(min(FEWEST, steps // 2), int(LONG_S / (time.perf_counter() - start)))
     return (fewer, LEAK_BYTES * fewer // steps) if fewer < steps else (steps, LEAK_BYTES)
 
 
