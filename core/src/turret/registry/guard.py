@@ -28,7 +28,7 @@ def words(error: BaseException) -> str:
     """The exception's own text, which is foreign code as well."""
     try:
         return str(error).strip()
-    except (Exception, SystemExit) as second:  # noqa: BLE001 - as below
+    except (Exception, SystemExit) as second:  # noqa: BLE001 - an exception of a plugin is foreign code too
         return f"(its text raises {type(second).__name__})"
 
 
