@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,13 @@ class Workload:
         put, get = tools.storage.from_host, tools.storage.to_host
         return [get(part.run(tools, *(put(x.host, dtype=x.dtype) for x in part.inputs))) for part in self.parts]
 
+    @cached_property
+    def _truths(self) -> list[Any]:
+        return [part.truth(*(x.tracked for x in part.inputs)) for part in self.parts]
+
     def wrong(self, got: list[Host], *, flushes: bool) -> str | None:
         """What is wrong with results of `run`, or None."""
-        for part, host in zip(self.parts, got, strict=True):
-            truth = part.truth(*(x.tracked for x in part.inputs))
+        for part, truth, host in zip(self.parts, self._truths, got, strict=True):
             want = value_of(truth).astype(np.float64)
             if host.shape != want.shape or host.dtype != np.float32:
                 return f"{part.label}: got {host.dtype} {host.shape}, wanted float32 {want.shape}"
