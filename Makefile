@@ -73,14 +73,6 @@ clean:
 	$(PIP) --no-build-isolation --no-deps --editable examples/minimal_backend
 	@touch $@
 
-.venv/ready-conformance: .venv/ready-dev
-	for each in $(BACKENDS); do $(BIN)/turret conformance $$each || exit 1; done
-	$(BIN)/turret conformance faults --backend cpu
-	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
-
-faults: .venv/ready-dev
-	for each in $(BACKENDS); do $(BIN)/turret conformance faults --backend $$each || exit 1; done
-
-bench: .venv/ready-dev requirements-bench.txt
+.venv/ready-bench: .venv/ready-dev requirements-bench.txt
 	$(PIP) --requirement requirements-bench.txt
 	@touch $@

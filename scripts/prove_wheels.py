@@ -3,7 +3,8 @@
     python scripts/prove_wheels.py dist
 
 Installs `core[cpu]` the way the README says, then asks the installed `turret` for its version and backends, trains
-three steps and generates from the result. Standard library only.
+three steps, generates from the result, and takes a backend from nothing through the conformance suite. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def prove(wheels: Path) -> None:
             raise SystemExit(f"the training run reported {result}, wanted 3 steps on cpu")
         if not run(scripts / "turret", *GENERATE).startswith("The"):
             raise SystemExit("turret generate did not continue its prompt")
+        run(scripts / "turret", "new-backend", "proof")
+        run(*pip, "--editable", "turret-proof")
+        run(scripts / "turret", "conformance", "proof", "--profile", "training")
     print(f"core[cpu]=={version} from {wheels.name}/ works in a fresh environment")
 
 
