@@ -184,3 +184,12 @@ def test_the_script_wants_backends_or_a_check(reports: Any, arguments: list[str]
     with pytest.raises(SystemExit) as end:
         import_module("conformance_reports").main(arguments)
     assert end.value.code == 2
+
+
+def test_the_kill_table_is_of_this_catalogue_and_of_these_cases(root: Path) -> None:
+    from turret.conformance.faults.catalogue import CATALOGUE
+    from turret.conformance.suite import all_cases
+
+    killed = json.loads((root / "docs/reference/kills.json").read_text(encoding="utf-8"))["killed"]
+    assert list(killed) == [each.name for each in CATALOGUE], "run scripts/conformance_reports.py --faults cpu"
+    assert set(killed.values()) <= {case.id for case in all_cases()}, "a fault survives, or its case has another name"
