@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,29 +11,20 @@ import pytest
 from turret.models import DecoderConfig, build_model
 from turret.optim import Adam
 from turret.registry import OpenBackend, Registry, use_backend
+from turret.registry.names import Spec
 from turret.spi import OPTIONAL_SLOTS, BackendInfo, BackendUnavailable, DTypeError, ShapeError, Toolset
 from turret.tensor import ops, tensor
 
-SOURCE = Path(__file__).resolve().parents[3] / "examples" / "minimal_backend" / "src"
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    """The example is installed wherever the tests are run."""
+    return Registry()
 
 
 @pytest.fixture(scope="module")
-def info() -> Iterator[BackendInfo]:
-    """What the plugin announces, with the example's source on the path as if it were installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SOURCE))
-        import turret_minimal.plugin
-
-        (announced,) = turret_minimal.plugin.turret_backends()
-        yield announced
-
-
-@pytest.fixture(scope="module")
-def registry(info: BackendInfo) -> Registry:
-    """Knows the example, and nothing that happens to be installed."""
-    alone = Registry({"TURRET_PLUGINS": "nothing_installed_has_this_name"})
-    alone.register(info)
-    return alone
+def info(registry: Registry) -> BackendInfo:
+    return registry.loadable(Spec.parse("minimal"))
 
 
 @pytest.fixture(scope="module")

@@ -196,3 +196,24 @@ def test_a_reader_beside_the_writer_always_gets_a_whole_one(store: CheckpointSto
         reader.join()
     assert seen == sorted(seen)
     assert len(set(seen)) > 1
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
+    store: CheckpointStore, make_content: MakeContent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from turret.train.checkpoint import store as module
+
+    store.save(make_content(1))
+    read, calls = module.read_checkpoint, 0
+
+    def interrupted(path: Path) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            store.save(make_content(1))
+            raise CheckpointError("half of it was gone")
+        return read(path)
+
+    monkeypatch.setattr(module, "read_checkpoint", interrupted)
+    checkpoint, skipped = store.latest_good()
+    assert checkpoint is not None and checkpoint.step == 1 and skipped == ()

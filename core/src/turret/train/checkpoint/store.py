@@ -72,10 +72,13 @@ class CheckpointStore:
         """The checkpoint that `latest` names, or the newest before it that verifies, or else the newest after it."""
         skipped: dict[Path, str] = {}
         while (path := next((path for path in self._candidates() if path not in skipped), None)) is not None:
+            before = _identity(path)
             try:
                 return LatestGood(read_checkpoint(path), tuple(skipped.items()))
             except CheckpointError as error:
-                skipped[path] = str(error)
+                # a writer beside us may have replaced or removed it while we read: then there is something to see anew
+                if before is not None and _identity(path) == before:
+                    skipped[path] = str(error)
         return LatestGood(None, tuple(skipped.items()))
 
     def _candidates(self) -> list[Path]:
@@ -109,6 +112,14 @@ class CheckpointStore:
             path.rename(trash)
             _remove(trash)
         sync_folder(self.folder)
+
+
+def _identity(path: Path) -> int | None:
+    """Tells a folder from one that takes its place; None where there is nothing."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _remove(path: Path) -> None:
