@@ -206,7 +206,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
     store.save(make_content(1))
     read, calls = module.read_checkpoint, 0
 
-    def interrupted(path: Path) -> Any:
+    def interrupted(path: Path) -> CheckpointContent:
         nonlocal calls
         calls += 1
         if calls == 1:
