@@ -202,7 +202,6 @@ def test_a_case_that_fails_on_the_good_backend_kills_nothing(
     bad = Case(id="softmax/bad/0", body=never, kind="forward")
     monkeypatch.setattr(run, "all_cases", lambda: (bad, softmax_case()))
     assert run.kill(HARMLESS, opened).killed_by is None
-    assert [result.status.bad for result in run.baseline(opened, [HARMLESS])] == [True, False]
 
 
 def test_only_the_capabilitys_own_cases_hunt(opened: OpenBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,13 +100,6 @@ def kill_all(
             yield hunt.kill(each, [case for case in cases_for(each) if chosen.has(case)])
 
 
-def baseline(opened: OpenBackend, faults: Sequence[Fault] = CATALOGUE, *, seed: int = 0) -> list[Result]:
-    """Every case that hunts one of the faults, on the good backend: what fails here can kill nothing."""
-    hunt = Hunt(opened, seed=seed)
-    wanted = {each.capability for each in faults}
-    return [hunt.good(case) for case in all_cases() if case.capability in wanted]
-
-
 def cases_for(fault: Fault) -> list[Case]:
     """The cases of the fault's capability, in the order of a run."""
     return [case for case in all_cases() if case.capability == fault.capability]
