@@ -56,6 +56,7 @@ from .optional import QuantizedLinear as QuantizedLinear
 from .optional import Random as Random
 from .optional import Rope as Rope
 from .optional import Softmax as Softmax
+from .process import OpenedHere as OpenedHere
 from .required import Device as Device
 from .required import Elementwise as Elementwise
 from .required import Indexing as Indexing

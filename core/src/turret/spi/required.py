@@ -13,7 +13,8 @@ Rules for all of them:
 - Shapes and dtypes were checked by core before a call arrives.
 - Every result may be asynchronous: only `Storage.to_host` and `Storage.synchronize` wait. A slot may read values of its
   inputs on the host, at the price of waiting, but not inside a function that the backend itself compiles.
-- An opened backend works from any thread, and in a child that is forked after it was used.
+- An opened backend works from any thread. In a child that is forked after it was used it works or raises
+  BackendUnavailable (`turret.spi.process.OpenedHere` says when); it never hangs and never gives wrong values.
 """
 
 from __future__ import annotations

@@ -16,6 +16,10 @@ class Compile(Protocol[A]):
     ) -> Callable[..., tuple[A, ...]]:
         """fn: pure, positional arrays to a tuple of arrays. donate: argument numbers whose buffers may be reused.
 
-        Outputs are scheduled when the call returns.
+        fn runs once for every new combination of shapes and dtypes, with arrays that may have no values yet; what it
+        raises then reaches the caller, and nothing was donated. Outputs are scheduled when a call returns, are the
+        caller's own, and may be an input's buffer only where that input was donated.
+        Raises, when the program is called: CaptureError where fn reads a value on the host; OutOfMemory where the
+        device has no room, after which donated inputs are lost.
         """
         ...
