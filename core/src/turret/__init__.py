@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turret import data, generate, models, nn, optim, spi, train
     from turret.registry import Entry, use_backend
-    from turret.tensor import Parameter, Tensor, backward, checkpoint, custom_gradient, no_grad, tensor
+    from turret.tensor import Parameter, Tensor, backward, capture, checkpoint, custom_gradient, no_grad, tensor
 
 __version__ = "0.1.0"
 
@@ -20,6 +20,7 @@ __all__ = [
     "Tensor",
     "backends",
     "backward",
+    "capture",
     "checkpoint",
     "custom_gradient",
     "data",
@@ -36,7 +37,9 @@ __all__ = [
 
 # `turret.tensor` is the package and, being callable, also the function that makes a tensor.
 _PACKAGES = frozenset(("data", "generate", "models", "nn", "optim", "spi", "tensor", "train"))
-_HOMES = dict.fromkeys(("Parameter", "Tensor", "backward", "checkpoint", "custom_gradient", "no_grad"), "turret.tensor")
+_HOMES = dict.fromkeys(
+    ("Parameter", "Tensor", "backward", "capture", "checkpoint", "custom_gradient", "no_grad"), "turret.tensor"
+)
 _HOMES["use_backend"] = "turret.registry"
 
 

@@ -64,6 +64,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="File or folder of UTF-8 text; may be repeated [builtin:python-docs]",
 )
 @_options
+@click.option(
+    "--capture/--no-capture",
+    default=None,
+    help="Run a whole step as one compiled program, where the backend compiles [capture]",
+)
 @click.pass_context
 def command(
     ctx: click.Context,

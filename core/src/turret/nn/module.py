@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from turret.registry import OpenBackend, open_backend
@@ -115,6 +115,22 @@ class Module:
         for parameter in self.parameters():
             parameter.trainable = False
         return self
+
+    def held_tensors(self) -> Iterator[Tensor]:
+        """Every parameter and buffer: what a captured step may read."""
+        yield from self.parameters()
+        for module in self.modules():
+            yield from module._buffers.values()
+
+    def replaced_tensors(self) -> Iterable[Tensor]:
+        """None: an optimizer says which of them it replaces."""
+        return ()
+
+    def before_step(self) -> None:
+        """Nothing to compute."""
+
+    def after_step(self, again: Callable[[], object]) -> None:
+        """Nothing to look at."""
 
     def to(self, backend: str | OpenBackend) -> Self:
         """Moves every parameter, gradient and buffer to another backend; prepares all of it, then commits.

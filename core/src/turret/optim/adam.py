@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from turret.registry import OpenBackend
-from turret.spi import Adapted, BackendMismatch, ConfigError, GraphError, Host, NonFiniteError, ShapeError
-from turret.tensor import Gradients, Parameter
+from turret.spi import Adapted, BackendMismatch, CaptureError, ConfigError, GraphError, Host, NonFiniteError, ShapeError
+from turret.tensor import Gradients, Parameter, Tensor
 from turret.tensor.graph import Native
 from turret.tensor.state import check_host
+from turret.tensor.tracing import stepping, user_line
 
 from .moments import Moments
+
+OVERFLOW = (
+    "the gradients are finite but the update is not (an overflow in a moment or a parameter); nothing was changed: "
+    "clip gradients with max_norm or lower the learning rate"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +41,22 @@ def decay_groups(named: Iterable[tuple[str, Parameter]], weight_decay: float) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamStats:
-    """One committed step: its number from 1, the norm of all gradients before clipping, their factor in clipping."""
+    """One committed step: its number from 1, and the norm of all gradients together, float32 of rank 0."""
 
     step: int
-    gradient_norm: float
-    clip_scale: float
+    norm: Tensor
+    max_norm: float
+
+    @property
+    def gradient_norm(self) -> float:
+        """The norm before clipping; waits for the device."""
+        return float(self.norm.item())
+
+    @property
+    def clip_scale(self) -> float:
+        """What the gradients were multiplied by; waits for the device."""
+        norm = self.gradient_norm
+        return 1.0 if norm <= self.max_norm else self.max_norm / norm
 
 
 class Adam:
@@ -48,7 +65,9 @@ class Adam:
     Gradients are scaled down together where their norm passes `max_norm` (None: never). Moments are float32, one pair
     per parameter, or split into pages of `page_elements`: allocation changes, results do not. A step that would store a
     value that is not finite raises NonFiniteError and leaves parameters, moments and the step count as they were.
-    Arrays taken from a parameter before a step (views, captured values) must not be used after it.
+    Arrays taken from a parameter before a step (views, captured values) must not be used after it. `lr` may be changed
+    between steps. `stats` is of the last step, None before. In a captured step the old values are kept on the device
+    where the new ones are not finite, and the call raises.
     """
 
     def __init__(
@@ -70,13 +89,19 @@ class Adam:
         self.lr, self.betas, self.eps = lr, betas, eps
         self.max_norm = math.inf if max_norm is None else max_norm
         self.steps = 0
+        self.stats: AdamStats | None = None
         self._moments = Moments(self._backend, [p.shape for p in self._parameters], page_elements)
+        full = self._backend.tools.storage.full
+        self._settings = Tensor(full((3,), 1.0, dtype="float32"), self._backend, "float32")
+        self._norm = Tensor(full((), 0.0, dtype="float32"), self._backend, "float32")
+        self._finite = Tensor(full((), 1.0, dtype="bool"), self._backend, "bool")
+        self._explaining = False
 
     def step(self, gradients: Gradients | None = None, *, lr: float | None = None) -> AdamStats:
         """Applies `gradients`, or every parameter's `grad`, which it clears.
 
         Raises: GraphError for a parameter without a gradient, BackendMismatch for one that has moved, NonFiniteError;
-        nothing is changed then.
+        nothing is changed then. CaptureError for `lr` in a captured step: set the attribute before the call.
         """
         for name, p in zip(self._names, self._parameters, strict=True):
             if p.backend is not self._backend:
@@ -85,27 +110,75 @@ class Adam:
                     f"make a new optimizer after module.to(...)"
                 )
         grads = [self._gradient(name, p, gradients) for name, p in zip(self._names, self._parameters, strict=True)]
-        rate = self.lr if lr is None else lr
-        if not (rate >= 0 and math.isfinite(rate)):
-            raise ConfigError(f"learning rate {rate}; wanted a finite number >= 0")
-        step, put = self.steps + 1, self._backend.tools.storage.from_host
-        scalars = [
-            put(np.array(x, np.float32)) for x in (rate, 1.0 - self.betas[0] ** step, 1.0 - self.betas[1] ** step)
-        ]
-        made = self.compute(grads, *scalars, donate=True)
-        to_host = self._backend.tools.storage.to_host
-        finite = bool(to_host(made.finite))
+        if self._explaining:
+            raise NonFiniteError(self._first_bad(grads, self.steps + 1))
+        if stepping(self, "optimizer.step"):
+            stats = self._captured_step(grads, lr)
+        else:
+            stats = self._committed_step(grads, self.lr if lr is None else lr)
+        if gradients is None:
+            for p in self._parameters:
+                p.grad = None
+        return stats
+
+    def _committed_step(self, grads: list[Native], rate: float) -> AdamStats:
+        storage = self._backend.tools.storage
+        step = self.steps + 1
+        made = self.compute(grads, *(storage.from_host(x) for x in self._scalars(rate)), donate=True)
+        finite = bool(storage.to_host(made.finite))
         self._store(made)  # the old values, bit for bit, where not finite: their own arrays may be donated and gone
         if not finite:
             raise NonFiniteError(self._first_bad(grads, step))
         self.steps = step
-        norm = float(to_host(made.norm))
-        if gradients is None:
-            for p in self._parameters:
-                p.grad = None
-        return AdamStats(
-            step=step, gradient_norm=norm, clip_scale=1.0 if norm <= self.max_norm else self.max_norm / norm
-        )
+        self.stats = AdamStats(step=step, norm=Tensor(made.norm, self._backend, "float32"), max_norm=self.max_norm)
+        return self.stats
+
+    def _captured_step(self, grads: list[Native], lr: float | None) -> AdamStats:
+        if lr is not None:
+            raise CaptureError(
+                f"optimizer.step got lr={lr} at {user_line()}, which the program would keep for ever; set optimizer.lr "
+                f"before the call"
+            )
+        layout = self._backend.tools.layout
+        rows = [layout.slice(self._settings.value, (i,), (i + 1,)) for i in range(3)]
+        made = self.compute(grads, *(layout.reshape(row, ()) for row in rows), donate=True)
+        self._store(made)
+        self._norm.value, self._finite.value = made.norm, made.finite
+        return AdamStats(step=self.steps + 1, norm=self._norm.detach(), max_norm=self.max_norm)
+
+    def _scalars(self, rate: float) -> list[Host]:
+        """The rate, 1 - b1^t and 1 - b2^t of the next step, rank 0."""
+        if not (rate >= 0 and math.isfinite(rate)):
+            raise ConfigError(f"learning rate {rate}; wanted a finite number >= 0")
+        t = self.steps + 1
+        return [np.array(x, np.float32) for x in (rate, 1.0 - self.betas[0] ** t, 1.0 - self.betas[1] ** t)]
+
+    def held_tensors(self) -> Iterator[Tensor]:
+        """The parameters, the moments, and the few numbers that a step takes and gives."""
+        yield from self.replaced_tensors()
+        yield from (self._settings, self._norm, self._finite)
+
+    def replaced_tensors(self) -> Iterator[Tensor]:
+        """Parameters and moments; the norm of a step stays readable after the next one."""
+        yield from self._parameters
+        yield from self._moments.first
+        yield from self._moments.second
+
+    def before_step(self) -> None:
+        """Puts the learning rate and both bias corrections of the next step on the device."""
+        self._settings.value = self._backend.tools.storage.from_host(np.stack(self._scalars(self.lr)))
+
+    def after_step(self, again: Callable[[], object]) -> None:
+        """Counts the step. Raises: NonFiniteError where the device kept the old values, naming the first bad tensor."""
+        if not self._finite.item():
+            self._explaining = True
+            try:
+                again()
+            finally:
+                self._explaining = False
+            raise NonFiniteError(f"step {self.steps + 1}: {OVERFLOW}")
+        self.steps += 1
+        self.stats = AdamStats(step=self.steps, norm=self._norm.detach(), max_norm=self.max_norm)
 
     def compute(
         self, grads: Sequence[Native], lr: Native, correction1: Native, correction2: Native, *, donate: bool
@@ -113,15 +186,15 @@ class Adam:
         """The update as a pure function of arrays: reads parameters and moments, stores nothing.
 
         lr, correction1 = 1 - b1^t, correction2 = 1 - b2^t: float32 of rank 0. With `donate` the old arrays may be
-        reused: `commit` must follow.
+        reused: what is made must be stored.
         """
         params = [p.value for p in self._parameters]
         moments = self._moments
         made = self._backend.tools.adam.update(
             moments.split(params),
             moments.split(grads),
-            moments.first,
-            moments.second,
+            [t.value for t in moments.first],
+            [t.value for t in moments.second],
             lr=lr,
             correction1=correction1,
             correction2=correction2,
@@ -133,15 +206,10 @@ class Adam:
         )
         return made._replace(params=tuple(moments.join(made.params)))
 
-    def commit(self, made: Adapted[Native]) -> None:
-        """Stores what `compute` made and counts the step."""
-        self._store(made)
-        self.steps += 1
-
     def _store(self, made: Adapted[Native]) -> None:
         for p, value in zip(self._parameters, made.params, strict=True):
             p.replace(value)
-        self._moments.first, self._moments.second = list(made.first), list(made.second)
+        self._moments.store(made.first, made.second)
 
     def _gradient(self, name: str, parameter: Parameter, gradients: Gradients | None) -> Native:
         found = parameter.grad if gradients is None else gradients.get(parameter)
@@ -166,10 +234,7 @@ class Adam:
                     f"step {step}: the gradient of '{name}' has {bad} of {host.size} values that are not finite; "
                     f"nothing was changed: lower the learning rate or check the data"
                 )
-        return (
-            f"step {step}: the gradients are finite but the update is not (an overflow in a moment or a parameter); "
-            f"nothing was changed: clip gradients with max_norm or lower the learning rate"
-        )
+        return f"step {step}: {OVERFLOW}"
 
     def state_dict(self) -> dict[str, Host]:
         """Host copies of the moments: "first.<name>" and "second.<name>", in the parameters' shapes even when paged."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from turret.registry import OpenBackend
 from turret.spi import ConfigError, Host, Shape
+from turret.tensor import Tensor
 from turret.tensor.graph import Native
 
 T = TypeVar("T")
@@ -24,9 +25,17 @@ class Moments:
         if page_elements is not None and page_elements < 1:
             raise ConfigError(f"page_elements {page_elements}; wanted at least 1, or None for whole arrays")
         self._backend, self._shapes, self._page = backend, list(shapes), page_elements
-        full = backend.tools.storage.full
-        self.first: list[Native] = [full(s, 0.0, dtype="float32") for s in self._page_shapes()]
-        self.second: list[Native] = [full(s, 0.0, dtype="float32") for s in self._page_shapes()]
+        self.first = [self._zeros(s) for s in self._page_shapes()]
+        self.second = [self._zeros(s) for s in self._page_shapes()]
+
+    def _zeros(self, shape: Shape) -> Tensor:
+        return Tensor(self._backend.tools.storage.full(shape, 0.0, dtype="float32"), self._backend, "float32")
+
+    def store(self, first: Sequence[Native], second: Sequence[Native]) -> None:
+        """Replaces both moments by arrays of the same shapes, one per page."""
+        for tensors, values in ((self.first, first), (self.second, second)):
+            for t, value in zip(tensors, values, strict=True):
+                t.value = value
 
     def _bounds(self, shape: Shape) -> list[tuple[int, int]]:
         size, page = math.prod(shape), self._page or 1
@@ -66,7 +75,9 @@ class Moments:
     def to_host(self) -> tuple[list[Host], list[Host]]:
         """Copies of both moments in the parameters' shapes."""
         to_host = self._backend.tools.storage.to_host
-        first, second = ([to_host(x) for x in self.join(pages)] for pages in (self.first, self.second))
+        first, second = (
+            [to_host(x) for x in self.join([t.value for t in pages])] for pages in (self.first, self.second)
+        )
         return first, second
 
     def load(self, first: Sequence[Host], second: Sequence[Host]) -> None:
@@ -75,4 +86,4 @@ class Moments:
         for hosts in (first, second):
             put = self._backend.tools.storage.from_host
             made.append(self.split([put(h, dtype="float32") for h in hosts]))
-        self.first, self.second = made
+        self.store(*made)

@@ -8,10 +8,14 @@ from typing import Any
 
 from .backward import Gradients as Gradients
 from .backward import backward as backward
+from .capture import Captured as Captured
+from .capture import CaptureWarning as CaptureWarning
+from .capture import capture as capture
 from .custom import checkpoint as checkpoint
 from .custom import custom_gradient as custom_gradient
 from .graph import enable_grad as enable_grad
 from .graph import no_grad as no_grad
+from .tracing import Stateful as Stateful
 from .value import Parameter as Parameter
 from .value import Tensor as Tensor
 from .value import tensor as tensor

@@ -11,6 +11,7 @@ from turret.registry import OpenBackend, current
 from turret.spi import FLOATS, BackendMismatch, DType, DTypeError, GraphError, Host, Shape, ShapeError
 
 from .graph import Native, Node, Parts, Vjp, _recording
+from .tracing import capturing, refuse_host
 
 Number = int | float
 
@@ -47,7 +48,8 @@ class Tensor:
         return len(self.value.shape)
 
     def numpy(self) -> Host:
-        """An owned host copy; waits for the device. bfloat16 arrives as float32."""
+        """An owned host copy; waits for the device. bfloat16 arrives as float32. Raises: CaptureError in a capture."""
+        refuse_host("a tensor is read on the host", "return it from the step and read it after the call")
         return self.backend.tools.storage.to_host(self.value)
 
     def item(self) -> float | int | bool:
@@ -69,6 +71,7 @@ class Tensor:
         add_gradients(self, seed, retain=retain)
 
     def __bool__(self) -> bool:
+        refuse_host("a branch asks for the truth of a tensor", "choose by element with ops.where")
         raise GraphError("a tensor has no truth value; compare .item(), or use ops.where to choose by element")
 
     def __len__(self) -> int:
@@ -210,8 +213,9 @@ def tensor(
     """A tensor with a private copy of `data`: nested lists, a number, or a NumPy array.
 
     Python floats become float32, ints int32, bools bool; a NumPy array keeps its dtype unless `dtype` is given.
-    Raises: ShapeError for ragged lists, DTypeError for what the device does not have.
+    Raises: ShapeError for ragged lists, DTypeError for what the device does not have, CaptureError in a capture.
     """
+    refuse_host("a tensor is made from host data", "the program would keep its value: pass it as an argument")
     if isinstance(data, Tensor):
         raise DTypeError(
             f"tensor() of {data!r}; use it as it is, .detach() to leave the graph, .cast() for another dtype"
@@ -251,6 +255,10 @@ def _default_dtype(data: Any, host: Host) -> DType:
 
 def record(name: str, value: Native, like: Tensor, inputs: tuple[Tensor, ...], vjp: Vjp) -> Tensor:
     """The result of a differentiable operation: with a node where recording and where any input wants a gradient."""
+    if (tracing := capturing()) is not None:
+        for t in inputs:
+            if isinstance(t, Parameter):
+                tracing.check(name, t)
     if not _recording.get():
         return Tensor(value, like.backend, like.dtype)
     parents: list[Node | Tensor | None] = []

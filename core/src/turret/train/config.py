@@ -15,7 +15,7 @@ from turret.spi import ConfigError
 from turret.train.checkpoint.content import LARGEST_COUNT
 
 ScheduleName = Literal["cosine", "constant"]
-CHANGEABLE = frozenset(("steps", "eval_every", "eval_batches", "checkpoint_every", "keep", "backend", "log"))
+CHANGEABLE = frozenset(("steps", "eval_every", "eval_batches", "checkpoint_every", "keep", "backend", "capture", "log"))
 """What a resumed run may set anew; everything else decides its losses and stays."""
 
 
@@ -24,6 +24,7 @@ class RunConfig:
     """Everything that decides a run. None stands for a value that follows from others, filled in by `resolved`.
 
     Sizes are counts; lr, min_lr per step; warmup, eval_every, checkpoint_every in steps; losses are nats per token.
+    capture: a whole step is one program where the backend compiles.
     """
 
     model: str = "decoder"
@@ -52,6 +53,7 @@ class RunConfig:
     eval_batches: int = 20
     checkpoint_every: int = 500
     keep: int = 3
+    capture: bool = True
     log: str = "auto"
 
     def __post_init__(self) -> None:
@@ -202,6 +204,10 @@ def _typed(key: str, value: Any, source: str) -> Any:
         if isinstance(sources, (list, tuple)) and all(isinstance(s, str) for s in sources):
             return tuple(sources)
         raise ConfigError(f"{source}: corpus is {value!r}; wanted a path or a list of paths")
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value
+        raise ConfigError(f"{source}: {key} is {value!r}; wanted true or false")
     if "float" in kind:
         if key == "grad_clip" and value == "inf":
             return math.inf

@@ -144,6 +144,7 @@ class _Run:
             config.schedule_function(),
             accumulate=config.accumulate,
             validation=validation,
+            captured=config.capture,
         )
 
     def train(self, interrupt: Interrupt) -> RunResult:

@@ -1,0 +1,99 @@
+"""Arguments and results of captured steps: nested tuples, lists and dicts with tensors as leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+from turret.spi import CaptureError
+
+from .value import Tensor
+
+Signature = tuple[Hashable, ...]
+"""What decides a program: where tensors are, of which shape and dtype, and the values of everything else."""
+
+
+class Arguments:
+    """The arguments of one call, taken apart. Raises: CaptureError for what can neither be traced nor compared."""
+
+    __slots__ = ("_args", "_options", "signature", "tensors")
+
+    def __init__(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._args, self._options = args, options
+        self.tensors: list[Tensor] = []
+        signature: list[Hashable] = [self._sign(f"argument {i}", a) for i, a in enumerate(args)]
+        signature += [self._sign(f"argument {name!r}", a) for name, a in options.items()]
+        self.signature: Signature = tuple(signature)
+
+    def _sign(self, place: str, thing: Any) -> Hashable:
+        if isinstance(thing, Tensor):
+            self.tensors.append(thing)
+            return (place, "tensor", thing.shape, thing.dtype, thing.requires_grad)
+        if isinstance(thing, (tuple, list)):
+            inside = tuple(self._sign(f"{place}[{i}]", each) for i, each in enumerate(thing))
+            return (place, type(thing).__name__, inside)
+        if isinstance(thing, dict):
+            return (place, "dict", tuple(self._sign(f"{place}[{key!r}]", each) for key, each in thing.items()))
+        if thing is None or isinstance(thing, (bool, int, float, str)):
+            return (place, "value", type(thing).__name__, thing)
+        raise CaptureError(
+            f"{place} of a captured step is {type(thing).__name__}; wanted a Tensor (turret.tensor(...) makes one), a "
+            f"number, a string, None, or tuples, lists and dicts of these"
+        )
+
+    def rebuilt(self, tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same arguments with other tensors in the places of these."""
+        rest = iter(tensors)
+        args = tuple(_rebuild(a, lambda _: next(rest)) for a in self._args)
+        return args, {name: _rebuild(a, lambda _: next(rest)) for name, a in self._options.items()}
+
+
+def _rebuild(thing: Any, leaf: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(thing, Tensor):
+        return leaf(thing)
+    if isinstance(thing, tuple) and type(thing) is not tuple:
+        return type(thing)(*(_rebuild(each, leaf) for each in thing))  # a named tuple takes its fields one by one
+    if isinstance(thing, (tuple, list)):
+        return type(thing)(_rebuild(each, leaf) for each in thing)
+    if isinstance(thing, dict):
+        return {key: _rebuild(each, leaf) for key, each in thing.items()}
+    return thing
+
+
+class Results:
+    """What a step returned, taken apart. Raises: CaptureError for anything but tensors and what holds them."""
+
+    __slots__ = ("_returned", "tensors")
+
+    def __init__(self, returned: Any) -> None:
+        self.tensors = list(_leaves("its result", returned))
+        self._returned = _rebuild(returned, lambda t: t.detach())
+
+    def rebuilt(self, values: Iterator[Any]) -> Any:
+        """The same structure, outside any graph, around new arrays."""
+        return _rebuild(self._returned, lambda t: Tensor(next(values), t.backend, t.dtype))
+
+    def detached(self) -> Any:
+        """The same structure outside any graph."""
+        return self._returned
+
+    def forget(self) -> None:
+        """Drops the arrays and keeps the structure."""
+        self._returned = _rebuild(self._returned, lambda t: Tensor(None, t.backend, t.dtype))
+        self.tensors = []
+
+
+def _leaves(place: str, thing: Any) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, (tuple, list)):
+        for i, each in enumerate(thing):
+            yield from _leaves(f"{place}[{i}]", each)
+    elif isinstance(thing, dict):
+        for key, each in thing.items():
+            yield from _leaves(f"{place}[{key!r}]", each)
+    elif thing is not None:
+        raise CaptureError(
+            f"a captured step returned {type(thing).__name__} as {place}; wanted Tensors, None, or tuples, lists and "
+            f"dicts of them: what the host computes while a step is captured would never change again"
+        )

@@ -1,0 +1,286 @@
+"""One step, one program: a Python step as a pure function over arrays, compiled by the backend."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from turret.registry import OpenBackend, current
+from turret.spi import BackendMismatch, CaptureError, OutOfMemory
+
+from .arguments import Arguments, Results, Signature
+from .graph import Native, is_recording
+from .tracing import Stateful, capturing, line_of, tracing
+from .value import Parameter, Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HANDFUL = 8
+"""Programs of one step from which on every doubling is a recompile storm."""
+
+_log = logging.getLogger("turret.capture")
+
+
+class CaptureWarning(UserWarning):
+    """A captured step is compiled again and again."""
+
+
+def capture(step: Callable[P, R], *, state: Sequence[Stateful] = (), enabled: bool = True) -> Captured[P, R]:
+    """`step` as one program of the device wherever the backend compiles; elsewhere it simply runs.
+
+    step: takes and returns Tensors, in tuples, lists and dicts as it likes; numbers and strings among its arguments
+    are part of the program, each new value compiles anew. state: the modules, optimizers and caches whose tensors it
+    reads or changes. Their arrays become inputs and outputs of the program, those that it replaces are given to the
+    device: arrays taken from them before a call must not be used after it. What comes out has no graph.
+    enabled=False runs the step operation by operation.
+
+    The step must not read values on the host, branch on them, or keep tensors: CaptureError names the line.
+    Raises: CaptureError for a state that is not Stateful.
+    """
+    for each in state:
+        if not isinstance(each, Stateful):
+            raise CaptureError(
+                f"capture got {type(each).__name__} in state=; wanted modules, optimizers, caches: what has "
+                f"held_tensors, replaced_tensors, before_step and after_step"
+            )
+    return Captured(step, tuple(state), enabled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What a program was made for: the arguments, the state's tensors, and whether operations record a graph."""
+
+    arguments: Signature
+    state: Signature
+    recording: bool
+
+
+class Captured(Generic[P, R]):
+    """A step that compiles once for every new combination of shapes. `compiles` counts the programs."""
+
+    def __init__(self, step: Callable[P, R], state: tuple[Stateful, ...], enabled: bool) -> None:
+        self.step, self.state, self.enabled = step, state, enabled
+        self._programs: dict[Key, _Program] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def compiles(self) -> int:
+        """Programs compiled so far."""
+        return len(self._programs)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the step. Raises: CaptureError, BackendMismatch, OutOfMemory, and what the step raises."""
+        if capturing() is not None:
+            return self.step(*args, **kwargs)  # part of the outer program
+        arguments = Arguments(args, kwargs)
+        held = _unique(t for each in self.state for t in each.held_tensors())
+        backend = _one_backend([*held, *arguments.tensors])
+        if not self.enabled or "compile" not in backend.tools.native:
+            result: R = Results(self.step(*args, **kwargs)).detached()
+            return result
+        with self._lock:
+            compiled: R = self._run(backend, arguments, held)
+            return compiled
+
+    def _run(self, backend: OpenBackend, arguments: Arguments, held: list[Tensor]) -> Any:
+        _require_no_gradients(held)
+        for each in self.state:
+            each.before_step()
+        state = tuple((id(t), t.shape, t.dtype, t.requires_grad) for t in held)
+        key = Key(arguments=arguments.signature, state=state, recording=is_recording())
+        program = self._programs.get(key)
+        made = program is None
+        if program is None:
+            program = _Program(self, backend, arguments, held)
+        began = time.perf_counter()
+        result = program(arguments, held)
+        if made:
+            self._programs[key] = program
+            self._tell(key, time.perf_counter() - began)
+        for each in program.stepped:
+            each.after_step(lambda: self._again(arguments))
+        return result
+
+    def _again(self, arguments: Arguments) -> object:
+        args, options = arguments.rebuilt(arguments.tensors)
+        return self.step(*args, **options)
+
+    def _tell(self, key: Key, seconds: float) -> None:
+        count, name = self.compiles, getattr(self.step, "__qualname__", type(self.step).__name__)
+        _log.info("compiled %s in %.1f s (program %d)", name, seconds, count)
+        if count > HANDFUL and (count - 1) % HANDFUL == 0 and ((count - 1) // HANDFUL).bit_count() == 1:
+            warnings.warn(
+                f"{name} was compiled {count} times, the last time in {seconds:.1f} s: {_cause([*self._programs])}",
+                CaptureWarning,
+                stacklevel=4,
+            )
+
+
+class _Program:
+    """The compiled step for one combination of shapes, and what its one tracing found out."""
+
+    def __init__(
+        self, captured: Captured[Any, Any], backend: OpenBackend, arguments: Arguments, held: list[Tensor]
+    ) -> None:
+        self._captured, self._backend = captured, backend
+        self._shapes = [(t.dtype, t.requires_grad) for t in arguments.tensors]
+        self._arguments: Arguments | None = arguments
+        self._held = held
+        replaced = {id(t) for each in captured.state for t in each.replaced_tensors()}
+        self._given = [i for i, t in enumerate(held) if id(t) in replaced]
+        self._written: list[int] = []
+        self._results: Results | None = None
+        self.stepped: list[Stateful] = []
+        self._compiled = backend.tools.compile.compile(self._trace, donate=tuple(self._given))
+
+    def __call__(self, arguments: Arguments, held: list[Tensor]) -> Any:
+        inputs = [t.value for t in held]
+        self._separate(inputs)
+        inputs += [t.value for t in arguments.tensors]
+        try:
+            outputs = iter(self._compiled(*inputs))
+        except CaptureError as error:
+            if not self._traced:
+                raise _with_line(error) from error
+            raise
+        except OutOfMemory as error:
+            if self._traced and self._given:
+                raise OutOfMemory(
+                    f"{error}; what the step changes had been given to the device and is lost: load the last checkpoint"
+                ) from error
+            raise
+        self._arguments = None
+        for i in self._written:
+            _put(held[i], next(outputs))
+        assert self._results is not None
+        return self._results.rebuilt(outputs)
+
+    @property
+    def _traced(self) -> bool:
+        return self._results is not None
+
+    def _separate(self, inputs: list[Native]) -> None:
+        """No array may be given away twice, nor given away and read beside it."""
+        if len({id(x) for x in inputs}) == len(inputs):
+            return
+        seen: set[int] = set()
+        for i in self._given:
+            others = (x for j, x in enumerate(inputs) if j != i)
+            if id(inputs[i]) in seen or any(inputs[i] is x for x in others):
+                inputs[i] = self._backend.tools.storage.copy(inputs[i])
+            seen.add(id(inputs[i]))
+
+    def _trace(self, *arrays: Native) -> tuple[Native, ...]:
+        """The pure function: runs the step on tensors that hold these arrays, and leaves everything as it was."""
+        if self._arguments is None:
+            raise CaptureError("the backend's compiler asked for the step again after it was compiled")
+        held, count = self._held, len(self._held)
+        kept = [(t.value, t.version if isinstance(t, Parameter) else 0) for t in held]
+        args, options = self._arguments.rebuilt(
+            [
+                Tensor(x, self._backend, dtype, requires_grad=wanted)
+                for x, (dtype, wanted) in zip(arrays[count:], self._shapes, strict=True)
+            ]
+        )
+        try:
+            for t, array in zip(held, arrays, strict=False):
+                t.value = array
+            with tracing(self._captured.state, held) as inside:
+                results = Results(self._captured.step(*args, **options))
+            written = {i for i, t in enumerate(held) if t.value is not arrays[i]}
+            self._written, self.stepped = sorted(written | {*self._given}), inside.stepped
+            _check_state(held, kept)
+            outputs = (*(held[i].value for i in self._written), *(t.value for t in results.tensors))
+        finally:
+            for t, (value, version) in zip(held, kept, strict=True):
+                t.value = value
+                if isinstance(t, Parameter):
+                    t.version, t.grad = version, None
+        results.forget()
+        self._results = results
+        return outputs
+
+
+def _check_state(held: list[Tensor], kept: list[tuple[Native, int]]) -> None:
+    for t, (value, _) in zip(held, kept, strict=True):
+        before, after = tuple(value.shape), t.shape
+        if before != after:
+            raise CaptureError(
+                f"the captured step changed a tensor of its state from shape {before} to {after}: every call would be "
+                f"another program; keep one shape and write into it"
+            )
+        if isinstance(t, Parameter) and t.grad is not None:
+            raise CaptureError(
+                f"the captured step left a gradient on a parameter of shape {t.shape}; finish with optimizer.step(), "
+                f"or use turret.backward(loss) and return what you need"
+            )
+
+
+def _require_no_gradients(held: list[Tensor]) -> None:
+    for t in held:
+        if isinstance(t, Parameter) and t.grad is not None:
+            raise CaptureError(
+                f"a parameter of shape {t.shape} has a gradient from before, which a captured step would not add to; "
+                f"call optimizer.step() or set parameter.grad = None first"
+            )
+
+
+def _put(tensor: Tensor, value: Native) -> None:
+    if isinstance(tensor, Parameter):
+        tensor.replace(value)
+    else:
+        tensor.value = value
+
+
+def _unique(tensors: Any) -> list[Tensor]:
+    return list({id(t): t for t in tensors}.values())
+
+
+def _one_backend(tensors: list[Tensor]) -> OpenBackend:
+    if not tensors:
+        return current()
+    first = tensors[0].backend
+    for t in tensors:
+        if t.backend is not first:
+            raise BackendMismatch(
+                f"a captured step got tensors on {first.spec} and {t.backend.spec}; wanted one backend: move them with "
+                f"module.to(...) or turret.tensor(x.numpy(), backend=...)"
+            )
+    return first
+
+
+def _with_line(error: CaptureError) -> CaptureError:
+    """The error of a library, which knows nothing of lines, with the user's; our own carry theirs."""
+    return error if error.__cause__ is None else CaptureError(f"{error} (at {line_of(error)})")
+
+
+def _cause(keys: list[Key]) -> str:
+    """Which part of the calls differs, in words."""
+    if len({key.arguments for key in keys}) == 1:
+        return "the tensors of its state change from call to call; keep modules, optimizers and caches as they are"
+    columns: dict[object, set[object]] = {}
+    for key in keys:
+        for place in key.arguments:
+            assert isinstance(place, tuple)
+            columns.setdefault(place[0], set()).add(place[1:])
+    place, variants = max(columns.items(), key=lambda item: len(item[1]))
+    some = [_said(v) for v in [*variants][:3]]
+    advice = (
+        "pass it as a Tensor"
+        if all(isinstance(v, tuple) and v[0] == "value" for v in variants)
+        else "pad it to a few shapes"
+    )
+    return f"{place} came in {len(variants)} forms ({', '.join(some)}, ...); {advice}"
+
+
+def _said(variant: object) -> str:
+    assert isinstance(variant, tuple)
+    if variant[0] == "tensor":
+        return f"{variant[2]} {variant[1]}"
+    return repr(variant[-1])

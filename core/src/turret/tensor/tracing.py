@@ -1,0 +1,149 @@
+"""Whether a step is being captured at this moment, what it may touch then, and which line broke a rule."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from turret.spi import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .value import Parameter, Tensor
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a captured step may read and change besides its arguments: a module, an optimizer, a cache, random numbers.
+
+    A captured step takes the arrays of these tensors as inputs and stores the new ones in the same tensors, so the set
+    of tensors must not depend on anything but the object's structure.
+    """
+
+    def held_tensors(self) -> Iterable[Tensor]:
+        """Every tensor that a step may read or replace."""
+        ...
+
+    def replaced_tensors(self) -> Iterable[Tensor]:
+        """Those among them that a step replaces. Their arrays are given to the device at every call and dead then."""
+        ...
+
+    def before_step(self) -> None:
+        """Called before each run of a captured step: computes on the host what changes from step to step."""
+        ...
+
+    def after_step(self, again: Callable[[], object]) -> None:
+        """Called after each run of a program whose step called `stepping(self)`, with the new arrays in place.
+
+        again: runs the same step once more, operation by operation, to find out what went wrong.
+        Raises: what the step would have raised on the host.
+        """
+        ...
+
+
+class Tracing:
+    """One step while it is being captured: the tensors it may use, and the objects that made their step in it."""
+
+    def __init__(self, state: Iterable[Stateful], held: Iterable[Tensor]) -> None:
+        self._state = {id(each) for each in state}
+        self._held = {id(t) for t in held}
+        self.stepped: list[Stateful] = []
+
+    def check(self, name: str, parameter: Parameter) -> None:
+        """Raises: CaptureError for a parameter whose value the program would keep for ever."""
+        if id(parameter) not in self._held:
+            raise CaptureError(
+                f"{name} reads a parameter of shape {parameter.shape} at {user_line()}, which is not part of the "
+                f"captured state: the program would keep today's value; pass its module in capture(..., state=[...])"
+            )
+
+    def note(self, who: Stateful, what: str) -> None:
+        """Counts a step. Raises: CaptureError for the second one, and for an object that is not captured."""
+        if id(who) not in self._state:
+            raise CaptureError(
+                f"{what} at {user_line()} belongs to a {type(who).__name__} outside the captured state; pass it in "
+                f"capture(..., state=[...])"
+            )
+        if any(each is who for each in self.stepped):
+            raise CaptureError(f"{what} is called twice in one captured step, again at {user_line()}; capture one step")
+        self.stepped.append(who)
+
+
+_tracing: ContextVar[Tracing | None] = ContextVar("turret_tracing", default=None)
+
+
+def capturing() -> Tracing | None:
+    """The capture in progress in this context, or None: operations run as they are called."""
+    return _tracing.get()
+
+
+def stepping(who: Stateful, what: str) -> bool:
+    """Whether a step is being captured, and then notes that `who` makes its step in it.
+
+    Raises: CaptureError as `Tracing.note`.
+    """
+    tracing = _tracing.get()
+    if tracing is None:
+        return False
+    tracing.note(who, what)
+    return True
+
+
+def refuse_host(what: str, instead: str) -> None:
+    """Raises: CaptureError where a step is being captured; `instead` is what to do."""
+    if _tracing.get() is not None:
+        raise CaptureError(
+            f"{what} at {user_line()} while its step is being captured, where arrays have no values yet; {instead}"
+        )
+
+
+@contextlib.contextmanager
+def tracing(state: Iterable[Stateful], held: Iterable[Tensor]) -> Iterator[Tracing]:
+    """Operations inside belong to one program."""
+    made = Tracing(state, held)
+    token = _tracing.set(made)
+    try:
+        yield made
+    finally:
+        _tracing.reset(token)
+
+
+def user_line() -> str:
+    """`file:line` of the innermost frame that belongs neither to turret nor to a library."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        found.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return _choose(found)
+
+
+def line_of(error: BaseException) -> str:
+    """The same of where `error` was first raised."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _choose([*traceback.walk_tb(error.__traceback__)][::-1])
+
+
+def _choose(innermost_first: list[tuple[FrameType, int]]) -> str:
+    for frame, line in innermost_first:
+        if not _is_library(frame):
+            return f"{frame.f_code.co_filename}:{line}"
+    frame, line = innermost_first[-1]
+    return f"{frame.f_code.co_filename}:{line}"
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _is_library(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    file = frame.f_code.co_filename
+    return package.startswith("turret") or file.startswith(_LIBRARIES) or file.startswith("<")
