@@ -15,6 +15,7 @@ from .custom import checkpoint as checkpoint
 from .custom import custom_gradient as custom_gradient
 from .graph import enable_grad as enable_grad
 from .graph import no_grad as no_grad
+from .random import RandomStream as RandomStream
 from .tracing import Stateful as Stateful
 from .value import Parameter as Parameter
 from .value import Tensor as Tensor

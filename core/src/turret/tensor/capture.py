@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -15,6 +17,7 @@ from turret.spi import BackendMismatch, CaptureError, OutOfMemory
 
 from .arguments import Arguments, Results, Signature
 from .graph import Native, is_recording
+from .random import Draw
 from .tracing import Stateful, capturing, line_of, tracing
 from .value import Parameter, Tensor
 
@@ -104,12 +107,13 @@ class Captured(Generic[P, R]):
             self._programs[key] = program
             self._tell(key, time.perf_counter() - began)
         for each in program.stepped:
-            each.after_step(lambda: self._again(arguments))
+            each.after_step(lambda: self._again(arguments, program.rewound))
         return result
 
-    def _again(self, arguments: Arguments) -> object:
+    def _again(self, arguments: Arguments, rewound: Callable[[], AbstractContextManager[None]]) -> object:
         args, options = arguments.rebuilt(arguments.tensors)
-        return self.step(*args, **options)
+        with rewound():
+            return self.step(*args, **options)
 
     def _tell(self, key: Key, seconds: float) -> None:
         count, name = self.compiles, getattr(self.step, "__qualname__", type(self.step).__name__)
@@ -120,6 +124,14 @@ class Captured(Generic[P, R]):
                 CaptureWarning,
                 stacklevel=4,
             )
+
+
+class _MoreDraws(Exception):
+    """No error: the first tracing found random numbers that the program needs as inputs."""
+
+    def __init__(self, draws: list[Draw]) -> None:
+        super().__init__()
+        self.draws = draws
 
 
 class _Program:
@@ -136,15 +148,23 @@ class _Program:
         self._given = [i for i, t in enumerate(held) if id(t) in replaced]
         self._written: list[int] = []
         self._results: Results | None = None
+        self._draws: list[Draw] = []
         self.stepped: list[Stateful] = []
-        self._compiled = backend.tools.compile.compile(self._trace, donate=tuple(self._given))
+        self._compiled = self._compile()
+
+    def _compile(self) -> Callable[..., tuple[Native, ...]]:
+        return self._backend.tools.compile.compile(self._trace, donate=tuple(self._given))
 
     def __call__(self, arguments: Arguments, held: list[Tensor]) -> Any:
         inputs = [t.value for t in held]
         self._separate(inputs)
         inputs += [t.value for t in arguments.tensors]
+        inputs += [draw.make() for draw in self._draws]
         try:
             outputs = iter(self._compiled(*inputs))
+        except _MoreDraws as more:
+            self._draws, self._compiled = more.draws, self._compile()
+            return self(arguments, held)
         except CaptureError as error:
             if not self._traced:
                 raise _with_line(error) from error
@@ -160,6 +180,19 @@ class _Program:
             _put(held[i], next(outputs))
         assert self._results is not None
         return self._results.rebuilt(outputs)
+
+    @contextlib.contextmanager
+    def rewound(self) -> Iterator[None]:
+        """Random numbers inside are those of the last call."""
+        streams = {id(draw.stream): draw.stream for draw in self._draws}.values()
+        kept = [stream.counter for stream in streams]
+        for draw in self._draws:
+            draw.stream.counter -= 1
+        try:
+            yield
+        finally:
+            for stream, counter in zip(streams, kept, strict=True):
+                stream.counter = counter
 
     @property
     def _traced(self) -> bool:
@@ -181,18 +214,21 @@ class _Program:
         if self._arguments is None:
             raise CaptureError("the backend's compiler asked for the step again after it was compiled")
         held, count = self._held, len(self._held)
+        last = count + len(self._shapes)
         kept = [(t.value, t.version if isinstance(t, Parameter) else 0) for t in held]
         args, options = self._arguments.rebuilt(
             [
                 Tensor(x, self._backend, dtype, requires_grad=wanted)
-                for x, (dtype, wanted) in zip(arrays[count:], self._shapes, strict=True)
+                for x, (dtype, wanted) in zip(arrays[count:last], self._shapes, strict=True)
             ]
         )
         try:
             for t, array in zip(held, arrays, strict=False):
                 t.value = array
-            with tracing(self._captured.state, held) as inside:
+            with tracing(self._captured.state, held, arrays[last:]) as inside:
                 results = Results(self._captured.step(*args, **options))
+            if len(inside.draws) > len(self._draws):
+                raise _MoreDraws(inside.draws)
             written = {i for i, t in enumerate(held) if t.value is not arrays[i]}
             self._written, self.stepped = sorted(written | {*self._given}), inside.stepped
             _check_state(held, kept)
@@ -264,11 +300,11 @@ def _cause(keys: list[Key]) -> str:
     """Which part of the calls differs, in words."""
     if len({key.arguments for key in keys}) == 1:
         return "the tensors of its state change from call to call; keep modules, optimizers and caches as they are"
-    columns: dict[object, set[object]] = {}
+    columns: dict[object, dict[object, None]] = {}  # a dict keeps the order of the calls
     for key in keys:
         for place in key.arguments:
             assert isinstance(place, tuple)
-            columns.setdefault(place[0], set()).add(place[1:])
+            columns.setdefault(place[0], {})[place[1:]] = None
     place, variants = max(columns.items(), key=lambda item: len(item[1]))
     some = [_said(v) for v in [*variants][:3]]
     advice = (

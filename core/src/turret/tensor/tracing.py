@@ -6,7 +6,7 @@ import contextlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -16,6 +16,8 @@ from turret.spi import CaptureError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .graph import Native
+    from .random import Draw
     from .value import Parameter, Tensor
 
 
@@ -51,9 +53,11 @@ class Stateful(Protocol):
 class Tracing:
     """One step while it is being captured: the tensors it may use, and the objects that made their step in it."""
 
-    def __init__(self, state: Iterable[Stateful], held: Iterable[Tensor]) -> None:
+    def __init__(self, state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native]) -> None:
         self._state = {id(each) for each in state}
         self._held = {id(t) for t in held}
+        self._drawn = drawn
+        self.draws: list[Draw] = []
         self.stepped: list[Stateful] = []
 
     def check(self, name: str, parameter: Parameter) -> None:
@@ -63,6 +67,20 @@ class Tracing:
                 f"{name} reads a parameter of shape {parameter.shape} at {user_line()}, which is not part of the "
                 f"captured state: the program would keep today's value; pass its module in capture(..., state=[...])"
             )
+
+    def draw(self, wanted: Draw) -> Native:
+        """The array that stands for these random numbers; zeros where the tracing begins to learn of them.
+
+        Raises: CaptureError for numbers of a stream that is not captured.
+        """
+        if id(wanted.stream) not in self._state:
+            raise CaptureError(
+                f"random numbers at {user_line()} come from a stream outside the captured state: the program would "
+                f"repeat them; pass the stream in capture(..., state=[...])"
+            )
+        self.draws.append(wanted)
+        place = len(self.draws) - 1
+        return self._drawn[place] if place < len(self._drawn) else wanted.placeholder()
 
     def note(self, who: Stateful, what: str) -> None:
         """Counts a step. Raises: CaptureError for the second one, and for an object that is not captured."""
@@ -105,9 +123,9 @@ def refuse_host(what: str, instead: str) -> None:
 
 
 @contextlib.contextmanager
-def tracing(state: Iterable[Stateful], held: Iterable[Tensor]) -> Iterator[Tracing]:
-    """Operations inside belong to one program."""
-    made = Tracing(state, held)
+def tracing(state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native]) -> Iterator[Tracing]:
+    """Operations inside belong to one program, which gets the random numbers it is known to need."""
+    made = Tracing(state, held, drawn)
     token = _tracing.set(made)
     try:
         yield made
