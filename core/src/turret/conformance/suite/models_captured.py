@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from turret.optim import Adam, decay_groups
 from turret.spi import DType, Host
-from turret.tensor import Tensor, backward, no_grad, ops
+from turret.tensor import Tensor, backward, capture, no_grad, ops
 
 from ..bench import Bench
 from ..case import Case
@@ -39,6 +40,7 @@ def captured_cases(families: dict[str, Config]) -> Iterator[Case]:
             "step-20": partial(_train, rates=[LR] * 20),
             "step-changed-rate": partial(_train, rates=[LR, LR / 10, 0.0, 3 * LR]),
             "undeclared-inputs": _undeclared,
+            "by-capture": partial(_by_capture, rates=[LR, LR / 3, 2 * LR, LR]),
         }
         for name, check in checks.items():
             body = partial(check, config=config)
@@ -230,6 +232,32 @@ def _trajectory(config: Config, batches: Batches, rates: list[float], weights: M
             max_norm=MAX_NORM,
         )
     return {**found, **dict(zip(weights, params, strict=True))}
+
+
+def _by_capture(bench: Bench, config: Config, rates: list[float]) -> None:
+    """The same training as users write it: `turret.capture` over a model and its optimizer, one program for all."""
+    model, weights = drawn_model(bench, config)
+    optimizer = Adam(decay_groups(model.named_parameters(), DECAY), betas=BETAS, eps=EPS, max_norm=MAX_NORM)
+
+    def step(ids: Tensor, targets: Tensor) -> Tensor:
+        loss = ops.cross_entropy(model(ids), targets)
+        optimizer.step(backward(loss))
+        return loss
+
+    captured = capture(step, state=[model, optimizer])
+    batches = [(drawn_ids(bench, config, SIZE), drawn_targets(bench, config, SIZE)) for _ in rates]
+    found = {}
+    for n, (batch, rate) in enumerate(zip(batches, rates, strict=True), start=1):
+        optimizer.lr = rate
+        ids, targets = (Tensor(_put(bench, each, "int32"), bench.opened, "int32") for each in batch)
+        found[f"loss of step {n}"] = captured(ids, targets).numpy()
+    found |= model.state_dict()
+    want, allowed = spread(partial(_trajectory, config, batches, rates), weights, bench.draw.rng)
+    for name, value in found.items():
+        bench.within(name, value, want[name], len(rates) * allowed[name])
+    bench.require(optimizer.steps == len(rates), f"the optimizer counts {optimizer.steps} steps, wanted {len(rates)}")
+    wanted = int("compile" in bench.tools.native)
+    bench.require(captured.compiles == wanted, f"{captured.compiles} programs were compiled, wanted {wanted}")
 
 
 def _undeclared(bench: Bench, config: Config) -> None:
