@@ -7,26 +7,31 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from turret.data import Tokenizer
-from turret.kv import ContiguousCache
+from turret.kv import ContiguousCache, StaticCache
 from turret.models import LanguageModel
 from turret.spi import DataError, Host
-from turret.tensor import no_grad, tensor
+from turret.tensor import Tensor, capture, no_grad, tensor
 
 from .sampling import Sampler, SamplingConfig
 from .stop import Completion, StopRules
+
+PREFILL = 32
+"""Tokens of a prompt that one captured program takes at once; the rest goes in one by one."""
 
 
 class Decoding:
     """Logits of the next token for one growing sequence.
 
     The cache holds the last tokens from position 0 on. When the context is full, positions cannot move on: the cache is
-    reset and the newest half of the context replayed, so that logits always equal a full forward over `held`.
+    reset and the newest half of the context replayed, so that logits always equal a full forward over `held`. Where the
+    backend compiles, steps are captured: of `PREFILL` tokens and of one, two programs in all.
     """
 
     def __init__(self, model: LanguageModel) -> None:
         backend = model.parameters()[0].backend
         self._model, self._backend = model, backend
-        self._cache = ContiguousCache(
+        compiles = "compile" in backend.tools.native
+        self._cache = (StaticCache if compiles else ContiguousCache)(
             backend,
             layers=model.blocks_count,
             batch=1,
@@ -34,6 +39,7 @@ class Decoding:
             kv_heads=model.kv_heads,
             head_size=model.head_size,
         )
+        self._step = capture(self._logits, state=[model, self._cache]) if isinstance(self._cache, StaticCache) else None
         self.held: list[int] = []
 
     def push(self, ids: Sequence[int]) -> Host:
@@ -53,9 +59,26 @@ class Decoding:
             self._cache.reset()
         self.held += fresh
         with no_grad():
-            rows = tensor(np.array([fresh], np.int32), backend=self._backend)
-            logits: Host = self._model(rows, self._cache, last=True).numpy()[0, 0]
+            logits = self._advance(fresh)
+        host: Host = logits.numpy()[0, 0]
+        return host
+
+    def _advance(self, fresh: list[int]) -> Tensor:
+        if self._step is None:
+            return self._logits(self._row(fresh))
+        assert isinstance(self._cache, StaticCache)
+        whole = len(fresh) - len(fresh) % PREFILL
+        chunks = [fresh[i : i + PREFILL] for i in range(0, whole, PREFILL)] + [[token] for token in fresh[whole:]]
+        for chunk in chunks:
+            self._cache.begin(len(chunk))
+            logits = self._step(self._row(chunk))
         return logits
+
+    def _row(self, ids: list[int]) -> Tensor:
+        return tensor(np.array([ids], np.int32), backend=self._backend)
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        return self._model(rows, self._cache, last=True)
 
 
 def generate_ids(model: LanguageModel, prompt: Sequence[int], sampling: SamplingConfig) -> Iterator[int]:

@@ -1,3 +1,4 @@
 """Key-value caches."""
 
 from .contiguous import ContiguousCache as ContiguousCache
+from .static import StaticCache as StaticCache

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from turret.registry import OpenBackend
-from turret.spi import BackendMismatch, ConfigError, DType, DTypeError, GraphError, ShapeError
-from turret.tensor import Tensor
-from turret.tensor.graph import Native, is_recording
-from turret.tensor.value import same_floats
+from turret.spi import DType, ShapeError
+from turret.tensor import Tensor, ops
+from turret.tensor.graph import Native
+
+from .checks import check_entry, check_sizes
 
 
 class ContiguousCache:
@@ -28,10 +29,7 @@ class ContiguousCache:
         head_size: int,
         dtype: DType = "float32",
     ) -> None:
-        sizes = {"layers": layers, "batch": batch, "capacity": capacity, "kv_heads": kv_heads, "head_size": head_size}
-        for what, size in sizes.items():
-            if size < 1:
-                raise ConfigError(f"a key-value cache got {what} {size}; wanted at least 1")
+        check_sizes(layers=layers, batch=batch, capacity=capacity, kv_heads=kv_heads, head_size=head_size)
         self.capacity = capacity
         self._length = 0
         self._layers = tuple(
@@ -45,6 +43,10 @@ class ContiguousCache:
     @property
     def layers(self) -> tuple[_Layer, ...]:
         return self._layers
+
+    @property
+    def places(self) -> None:
+        """None: the tokens of a step stand at `length` and after it."""
 
     def advance(self, count: int) -> None:
         """Makes the tokens appended to every layer visible.
@@ -77,24 +79,18 @@ class _Layer:
     def length(self) -> int:
         return self._cache.length
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+        """Takes k and v (B, T, K, d) of the new tokens; q: (B, T, H, d) sees them and all before; returns its shape."""
+        start = self.length
+        return ops.causal_attention(q, *self.append(k, v), scale=scale, offset=start)
+
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Takes k and v (B, T, K, d); returns (B, length + T, K, d) each. Visible to others after `advance`.
 
         What was returned is the cache's own memory: the next append may write there.
         """
-        if is_recording():
-            raise GraphError("a key-value cache has no gradient; run the model under no_grad()")
-        _, kv_heads, head_size = self._k.shape
-        if same_floats("a key-value cache", k, v) is not self._backend:
-            raise BackendMismatch(
-                f"a cache on {self._backend.spec} got keys on {k.backend.spec}; make one for the model"
-            )
-        if k.dtype != self._dtype:
-            raise DTypeError(f"a cache of {self._dtype} got keys of {k.dtype}; make one with dtype={k.dtype!r}")
-        if k.ndim != 4 or k.shape != v.shape or (k.shape[0], *k.shape[2:]) != (self._batch, kv_heads, head_size):
-            raise ShapeError(
-                f"a cache got keys {k.shape} and values {v.shape}; wanted ({self._batch}, T, {kv_heads}, {head_size})"
-            )
+        kv_heads, head_size = self._k.shape[1:]
+        check_entry(k, v, self._backend, self._dtype, (self._batch, kv_heads, head_size))
         batch, count = k.shape[:2]
         self._cache._require_room(count)
         start, capacity = self._cache.length, self._cache.capacity

@@ -20,6 +20,11 @@ class Cache(Protocol):
         ...
 
     @property
+    def places(self) -> Tensor | None:
+        """Positions of the tokens of this step, int32 (T,), where only the device knows them; None: `length` and on."""
+        ...
+
+    @property
     def layers(self) -> Sequence[LayerCache]:
         """One store per block."""
         ...

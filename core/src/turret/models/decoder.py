@@ -97,7 +97,11 @@ class Decoder(LanguageModel):
 
     def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
         start, count = check_ids(ids, cache, context=self.context, blocks=self.blocks_count)
-        positions = self.position_embedding.weight[start : start + count]
+        places = None if cache is None else cache.places
+        if places is None:
+            positions = self.position_embedding.weight[start : start + count]
+        else:
+            positions = self.position_embedding(places)
         x = self.token_embedding(ids) + positions
         for layer, block in enumerate(self.blocks):
             x = block(x, layer_cache(cache, layer))

@@ -84,7 +84,8 @@ class Mini(LanguageModel):
 
     def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
         start, count = check_ids(ids, cache, context=self.context, blocks=self.blocks_count)
-        rotation = self.rotary(start, count)
+        places = None if cache is None else cache.places
+        rotation = self.rotary(start, count) if places is None else self.rotary.at(places)
         x = self.token_embedding(ids)
         for layer, block in enumerate(self.blocks):
             x = block(x, layer_cache(cache, layer), rotation)

@@ -17,13 +17,8 @@ from .rotary import Rotation
 class LayerCache(Protocol):
     """Keys and values of one layer for tokens already seen."""
 
-    @property
-    def length(self) -> int:
-        """Tokens held before the step in progress."""
-        ...
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes k and v (B, T, K, d) of the new tokens; returns all of them, (B, length + T, K, d)."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+        """Takes k and v (B, T, K, d) of the new tokens; q: (B, T, H, d) sees them and all before; returns its shape."""
         ...
 
 
@@ -62,16 +57,14 @@ class CausalSelfAttention(Module):
         if x.ndim != 3 or x.shape[2] != self.heads * self.head_size:
             raise ShapeError(f"attention got x {x.shape}; wanted (B, T, {self.heads * self.head_size})")
         b, t, width = x.shape
-        start = 0 if cache is None else cache.length
         q, k, v = project(x, self.query, self.key, self.value)
         q = q.reshape(b, t, self.heads, self.head_size)
         k = k.reshape(b, t, self.kv_heads, self.head_size)
         v = v.reshape(b, t, self.kv_heads, self.head_size)
         if rotation is not None:
             q, k = ops.rope(q, *rotation), ops.rope(k, *rotation)
-        if cache is not None:
-            k, v = cache.append(k, v)
-        mixed = ops.causal_attention(q, k, v, scale=1.0 / math.sqrt(self.head_size), offset=start)
+        scale = 1.0 / math.sqrt(self.head_size)
+        mixed = ops.causal_attention(q, k, v, scale=scale) if cache is None else cache.attend(q, k, v, scale=scale)
         return self.output(mixed.reshape(b, t, width))
 
 

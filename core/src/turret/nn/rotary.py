@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from turret.spi import ConfigError, ShapeError
-from turret.tensor import Tensor, tensor
+from turret.tensor import Tensor, ops, tensor
 
 from .module import Module
 
@@ -42,3 +42,7 @@ class Rotary(Module):
                 f"positions {start} to {stop - 1} of a context of {self.context}; wanted 0 <= position < it"
             )
         return self.cos[start:stop], self.sin[start:stop]
+
+    def at(self, places: Tensor) -> Rotation:
+        """The pair cos, sin, each (T, d/2), of positions in an int32 (T,): the caller's promise, all in the context."""
+        return ops.gather_rows(self.cos, places), ops.gather_rows(self.sin, places)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from turret.kv import StaticCache
 from turret.optim import Adam, decay_groups
 from turret.spi import DType, Host
 from turret.tensor import Tensor, backward, capture, no_grad, ops
@@ -40,6 +41,7 @@ def captured_cases(families: dict[str, Config]) -> Iterator[Case]:
             "step-20": partial(_train, rates=[LR] * 20),
             "step-changed-rate": partial(_train, rates=[LR, LR / 10, 0.0, 3 * LR]),
             "undeclared-inputs": _undeclared,
+            "decode": _decode,
             "by-capture": partial(_by_capture, rates=[LR, LR / 3, 2 * LR, LR]),
         }
         for name, check in checks.items():
@@ -257,6 +259,32 @@ def _by_capture(bench: Bench, config: Config, rates: list[float]) -> None:
         bench.within(name, value, want[name], len(rates) * allowed[name])
     bench.require(optimizer.steps == len(rates), f"the optimizer counts {optimizer.steps} steps, wanted {len(rates)}")
     wanted = int("compile" in bench.tools.native)
+    bench.require(captured.compiles == wanted, f"{captured.compiles} programs were compiled, wanted {wanted}")
+
+
+def _decode(bench: Bench, config: Config) -> None:
+    """A prompt and then token by token through one captured step a count: the rows of the full forward."""
+    model, weights = drawn_model(bench, config)
+    cache = StaticCache(
+        bench.opened,
+        layers=model.blocks_count,
+        batch=2,
+        capacity=model.context,
+        kv_heads=model.kv_heads,
+        head_size=model.head_size,
+    )
+    captured = capture(lambda rows: model(rows, cache), state=[model, cache])
+    ids = drawn_ids(bench, config, (2, config.context))
+    want, allowed = spread(partial(_logits, config, ids), weights, bench.draw.rng)
+    start = 0
+    for count in (config.context - 4, 1, 1, 1, 1):
+        cache.begin(count)
+        with no_grad():
+            piece = Tensor(_put(bench, ids[:, start : start + count], "int32"), bench.opened, "int32")
+            logits = captured(piece).numpy()
+        bench.within(f"positions from {start}", logits, want[""][:, start : start + count], allowed[""])
+        start += count
+    wanted = 2 if "compile" in bench.tools.native else 0
     bench.require(captured.compiles == wanted, f"{captured.compiles} programs were compiled, wanted {wanted}")
 
 
