@@ -12,9 +12,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
-DISTRIBUTIONS := core plugins/cpu
+DISTRIBUTIONS := core plugins/cpu plugins/metal plugins/tpu
 SOURCES := core/src $(wildcard plugins/*/src) examples/minimal_backend/src scripts benchmarks
-BACKENDS := cpu minimal
+BACKENDS := cpu minimal metal:cpu tpu:cpu
 SLOW ?=
 PYTEST_ARGS ?=
 OUT ?=
@@ -59,7 +59,7 @@ clean:
 	rm -rf $(DISTRIBUTIONS:=/build) $(wildcard core/src/*.egg-info plugins/*/src/*.egg-info)
 	find core plugins tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/ready: constraints.txt $(DISTRIBUTIONS:=/pyproject.toml)
+.venv/ready: constraints.txt core/pyproject.toml plugins/cpu/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "turret needs Python 3.11 or newer, '$(PYTHON)' is not: try make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "installing into .venv" >&2
@@ -68,8 +68,9 @@ clean:
 	$(PIP) --no-build-isolation --editable "./core[plot]" --editable ./plugins/cpu
 	@touch $@
 
-.venv/ready-dev: .venv/ready requirements-dev.txt
+.venv/ready-dev: .venv/ready requirements-dev.txt $(DISTRIBUTIONS:=/pyproject.toml)
 	$(PIP) --requirement requirements-dev.txt
+	$(PIP) --no-build-isolation --editable ./plugins/metal --editable ./plugins/tpu
 	$(PIP) --no-build-isolation --no-deps --editable examples/minimal_backend
 	@touch $@
 
