@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -122,3 +124,25 @@ def test_a_checkpoint_goes_on_on_another_backend(spec: str, tmp_path: Path) -> N
         assert len(got) == 8
         np.testing.assert_allclose(got, want, rtol=1e-4, err_msg=f"{first} to {second}")
         assert all(math.isfinite(loss) for loss in got)
+
+
+@pytest.mark.parametrize("spec", COMPILING)
+def test_a_resumed_run_is_the_whole_run_bit_for_bit(spec: str, tmp_path: Path) -> None:
+    run_training(run_config(tmp_path, 6, spec), tmp_path / "whole", open_backend(spec))
+    out = tmp_path / "parts"
+    run_training(run_config(tmp_path, 3, spec), out, open_backend(spec))
+    planned = plan(out, "auto", {"steps": 6})
+    run_training(planned.config, out, open_backend(spec), resume=planned.checkpoint)
+    whole, parts = ([r.loss for r in read_metrics(run / "metrics.jsonl")] for run in (tmp_path / "whole", out))
+    assert whole == parts
+
+
+def test_a_run_without_capture_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = dataclasses.replace(run_config(tmp_path, 2, "tpu:cpu"), capture=False)
+    with caplog.at_level(logging.INFO, logger="turret"):
+        run_training(config, tmp_path / "eager", open_backend("tpu:cpu"))
+        assert "compiled" not in caplog.text
+        run_training(run_config(tmp_path, 2, "tpu:cpu"), tmp_path / "captured", open_backend("tpu:cpu"))
+    assert "compiled Engine._learn_step in" in caplog.text
+    eager, captured = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("eager", "captured"))
+    np.testing.assert_allclose([r.loss for r in eager], [r.loss for r in captured], rtol=1e-5)
