@@ -4,7 +4,7 @@
 #   make check   the gates: format, lint, types, layers, contracts
 #   make conformance  examine every backend that runs here, and the suite itself with one fault a slot
 #   make faults  hunt every fault of the catalogue on every backend that runs here
-#   make bench   time a training step beside PyTorch
+#   make bench   time a training step beside PyTorch, and captured steps beside JAX and MLX programs written by hand
 #   make wheels  build every distribution into dist/ and prove that they install
 #   make clean   remove .venv, dist and caches; runs/ stays
 # PYTHON=python3.12 chooses the interpreter of a new environment.
@@ -48,6 +48,8 @@ faults: .venv/ready-dev
 
 bench: .venv/ready-bench
 	$(BIN)/python benchmarks/train_step.py --peer torch --json
+	$(BIN)/python benchmarks/captured_step.py --backend tpu:cpu --json
+	$(BIN)/python benchmarks/captured_step.py --backend metal:cpu --json
 
 wheels: .venv/ready-dev
 	rm -rf dist $(DISTRIBUTIONS:=/build)
