@@ -1,0 +1,3 @@
+"""The Metal backend of turret."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Metal kernels: their sources, made by small functions, and what starts them."""
