@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from turret import registry
+from turret.registry import OpenBackend
 from turret.registry.guard import Failure, attempt
 from turret.registry.opening import open_device
 from turret.registry.processes import ending, kill
@@ -75,6 +76,12 @@ def report(task: str, info: BackendInfo, device: str) -> ChildReport:
         if failure or not (folder / "answer").exists():
             return ChildReport(failure=f"{failure or 'ended without an answer'}; its last words: {last}")
         return ChildReport(answer=json.loads((folder / "answer").read_text()), said=texts[0])
+
+
+def works_in_a_fork(opened: OpenBackend) -> bool:
+    """Whether a child that is forked after use computes; a backend may refuse, or a platform have no fork."""
+    fork = report("process", opened.info, opened.device).answer.get("fork", {})
+    return bool(fork.get("text") == "right")
 
 
 def plugin_module(info: BackendInfo) -> str:

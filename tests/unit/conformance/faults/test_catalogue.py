@@ -22,7 +22,7 @@ from turret.conformance.given import Call, Draw
 from turret.conformance.oracle import activation as activation_oracle
 from turret.conformance.oracle import softmax as softmax_oracle
 from turret.conformance.profiles import GROUPS, PROFILES
-from turret.registry import OpenBackend
+from turret.registry import OpenBackend, open_backend
 from turret.spi import (
     OPTIONAL_SLOTS,
     REQUIRED_SLOTS,
@@ -216,6 +216,16 @@ def test_faults_of_writing_need_arrays_that_can_be_written(make: Callable[..., O
     frozen = make(hooks=Hooks(quiet=lambda: np.errstate(all="ignore")))
     found = run.Hunt(frozen, seed=0).kill(by_name("loss-overwrites-logits"), [])
     assert not found.expressible and found.killed_by is None and "in place" in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("float64-passes-through-float32", "no float64"), ("hang-in-forked-child", "refuses to work in a forked child")],
+)
+def test_what_a_backend_does_not_do_hides_no_fault(name: str, why: str) -> None:
+    found = run.Hunt(open_backend("metal:cpu"), seed=0).kill(by_name(name), [])
+    assert not found.expressible and found.killed_by is None and why in found.message
+    assert run.Hunt(open_backend("cpu"), seed=0).kill(by_name(name), []).expressible
 
 
 def test_hunting_leaves_the_good_backend_open(opened: OpenBackend) -> None:

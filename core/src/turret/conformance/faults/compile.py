@@ -49,7 +49,7 @@ def first_unit_axis(good: Any, tools: Tools) -> Broken:
 @fault(
     name="compiled-output-is-the-input",
     slot="compile",
-    writes=True,
+    needs="writing",
     url="https://github.com/pytorch/pytorch/issues/195451",
     report=(
         "The compiler dropped a defensive copy, so the returned array shared storage with an argument and a later "

@@ -6,7 +6,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,8 @@ Tools = Toolset[Any]
 Table = Capabilities[Any]
 Wrap = Callable[[Table, Tools], Table]
 Make = Callable[..., Any]
+Need = Literal["writing", "float64", "forking"]
+"""Arrays that can be written in place; a device with float64; working on in a forked child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Fault:
 
     name: distinct. capability: the cases that have to notice. slot: what is broken; empty where it is how the backend
     is opened. kind: what sort of promise is broken, as in `Case`. url, report: where it happened and what happened
-    there. summary: what the broken slot does. writes: it shows only where arrays can be written in place.
+    there. summary: what the broken slot does. needs: without what of the good backend it cannot show.
     """
 
     name: str
@@ -37,7 +39,7 @@ class Fault:
     report: str
     summary: str
     wrap: Wrap
-    writes: bool = False
+    needs: Need | None = None
 
 
 class Broken:
@@ -126,7 +128,7 @@ def fault(
     summary: str,
     capability: str = "",
     kind: Kind = "forward",
-    writes: bool = False,
+    needs: Need | None = None,
     views: bool = False,
 ) -> Callable[[Make], Fault]:
     """Makes a fault of a function (good slot, tools) -> broken slot; with `views` it is also given the `Views`.
@@ -153,7 +155,7 @@ def fault(
             report=report,
             summary=summary,
             wrap=wrap,
-            writes=writes,
+            needs=needs,
         )
 
     return decorate

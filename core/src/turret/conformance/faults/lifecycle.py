@@ -54,6 +54,7 @@ import_touches_device = Fault(
 
 @fault(
     name="hang-in-forked-child",
+    needs="forking",
     slot="matmul",
     capability="lifecycle",
     kind="lifecycle",

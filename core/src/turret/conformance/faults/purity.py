@@ -19,7 +19,7 @@ LANES = 64
     slot="loss",
     capability="purity",
     kind="purity",
-    writes=True,
+    needs="writing",
     url="https://github.com/linkedin/Liger-Kernel/pull/1251",
     report=(
         "A fused cross entropy stored its gradient into the logits it was given, invisible to the version counter,"
@@ -44,7 +44,7 @@ def gradient_in_logits(good: Any, tools: Tools) -> Broken:
     slot="softmax",
     capability="purity",
     kind="purity",
-    writes=True,
+    needs="writing",
     url="https://github.com/pytorch/pytorch/pull/184368",
     report=(
         "Replayed graph outputs were not invalidated like those of the warm-up runs, so an output kept from one "
@@ -80,7 +80,7 @@ def reused_outputs(good: Any, tools: Tools) -> Broken:
     slot="activation",
     capability="purity",
     kind="purity",
-    writes=True,
+    needs="writing",
     url="https://github.com/fla-org/flash-linear-attention/issues/1102",
     report=(
         "Kernels launched on a rounded-up grid stored without a mask, so sizes that are no multiple of the block "

@@ -137,7 +137,7 @@ def even_levels(good: Any, tools: Tools) -> Broken:
     slot="quantized_linear",
     capability="purity",
     kind="purity",
-    writes=True,
+    needs="writing",
     url="https://github.com/bitsandbytes-foundation/bitsandbytes/pull/2043",
     report=(
         "The 4-bit kernel stored a whole group of scales without a mask, so up to six floats were written past the"

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from turret.registry import OpenBackend
 
 from ..case import Case
+from ..child import works_in_a_fork
 from ..execute import Rules, execute
 from ..profiles import PROFILES, Profile
 from ..results import Result
 from ..subject import Subject
 from ..suite import all_cases
 from .catalogue import CATALOGUE
-from .fault import Fault
+from .fault import Fault, Need
 from .lifecycle import NOTHING
 from .opening import broken, shown
 
@@ -26,7 +27,7 @@ class Kill:
 
     killed_by: the first case that fails with the fault and does not without, or None for a survivor. message: what that
     case said, or why the fault could not show. cases: how many ran on the broken backend. expressible: False where the
-    fault needs arrays that can be written and the library has none: such a fault is neither killed nor a survivor.
+    fault needs something that this backend does not do: such a fault is neither killed nor a survivor.
     """
 
     fault: Fault
@@ -56,14 +57,24 @@ class Hunt:
             return self._good
         return Subject(broken(NOTHING, self._opened))
 
+    def _lacks(self, need: Need | None) -> str:
+        """Why a fault cannot show here, or ""."""
+        if need == "writing" and not self._good.writes_in_place:
+            return "arrays of this library cannot be written in place"
+        if need == "float64" and "float64" not in self._good.device.dtypes:
+            return "this device has no float64"
+        if need == "forking" and not works_in_a_fork(self._opened):
+            return "this backend refuses to work in a forked child"
+        return ""
+
     def kill(self, fault: Fault, cases: Sequence[Case]) -> Kill:
         """Runs the cases on the broken backend up to the first that fails there and not on the good one."""
         start = time.perf_counter()
-        if fault.writes and not self._good.writes_in_place:
+        if lacking := self._lacks(fault.needs):
             return Kill(
                 fault=fault,
                 killed_by=None,
-                message="arrays of this library cannot be written in place",
+                message=lacking,
                 cases=0,
                 seconds=time.perf_counter() - start,
                 expressible=False,

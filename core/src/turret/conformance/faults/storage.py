@@ -74,7 +74,7 @@ def narrowing_upload(good: Any, tools: Tools) -> Broken:
 @fault(
     name="fills-share-a-staging-scalar",
     slot="storage",
-    writes=True,
+    needs="writing",
     url="https://github.com/pytorch/pytorch/issues/122016",
     report=(
         "Two scalar fills queued after each other both wrote the second value, because the staging scalar was "
@@ -109,6 +109,7 @@ def shared_staging(good: Any, tools: Tools) -> Broken:
 
 @fault(
     name="float64-passes-through-float32",
+    needs="float64",
     slot="storage",
     url="https://github.com/ml-explore/mlx/issues/2856",
     report=(

@@ -53,6 +53,7 @@ SCALARS: tuple[tuple[float, Shape, DType, bool], ...] = (
     (1.0, (5, 7), "float32", False),
     (-2, (), "float32", True),
     (1.0, (5, 7), "float16", True),
+    (3, (5, 7), "float16", True),
     (-2, (5, 7), "bfloat16", False),
 )
 """Number, shape, dtype, and whether the number stands on the left."""
