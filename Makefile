@@ -39,7 +39,7 @@ check: .venv/ready-dev
 	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
 
 conformance: .venv/ready-dev
-	for each in $(BACKENDS); do $(BIN)/turret conformance $$each || exit 1; done
+	for each in $(BACKENDS); do $(BIN)/turret conformance $$each --jobs 2 || exit 1; done
 	$(BIN)/turret conformance faults --backend cpu
 	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
 

@@ -14,10 +14,11 @@ from turret.spi import BackendInfo
 from . import ledger as ledgers
 from .audit import Audit, audit
 from .execute import Rules
+from .parts import run_in_parts
 from .profiles import select
 from .report import Report, now
 from .results import Result
-from .runner import TIMEOUT_S, Progress, Waiting, run
+from .runner import TIMEOUT_S, Progress, Waiting
 from .suite import all_cases
 
 
@@ -25,7 +26,8 @@ from .suite import all_cases
 class Request:
     """What is asked of one backend.
 
-    ledger: a file instead of the plugin's own `conformance.toml`. advise: also measure what to make native next.
+    ledger: a file instead of the plugin's own `conformance.toml`. advise: also measure what to make native next. jobs:
+    how many processes run cases at the same time.
     """
 
     backend: str
@@ -37,6 +39,7 @@ class Request:
     timeout_s: float = TIMEOUT_S
     ledger: Path | None = None
     advise: bool = False
+    jobs: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +75,11 @@ def examine(
     request, started, begun = planned.request, now(), time.perf_counter()
     wanted = set(planned.case_ids)
     cases = [case for case in all_cases() if case.id in wanted]
-    outcome = run(
+    outcome = run_in_parts(
         planned.spec,
         cases,
         request.rules,
+        jobs=request.jobs,
         isolate=request.isolate,
         timeout_s=request.timeout_s,
         advise=request.advise,

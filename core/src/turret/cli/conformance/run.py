@@ -39,6 +39,9 @@ from .targets import checked, write
 )
 @seed_option
 @click.option("--isolate", is_flag=True, help="Run every case in a process of its own.")
+@click.option(
+    "--jobs", "-j", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that run cases at once."
+)
 @timeout_option
 @click.option("--forbid-derived", is_flag=True, help="Fail cases whose result turret.derived composed.")
 @click.option("--forbid-host", is_flag=True, help="Fail cases whose arrays went through the host inside a call.")
@@ -56,6 +59,7 @@ def command(
     pattern: str,
     seed: int,
     isolate: bool,
+    jobs: int,
     timeout_s: float,
     forbid_derived: bool,
     forbid_host: bool,
@@ -86,6 +90,7 @@ def command(
         pattern=pattern,
         rules=Rules(seed=seed, forbid_derived=forbid_derived, forbid_host=forbid_host),
         isolate=isolate,
+        jobs=jobs,
         timeout_s=timeout_s,
         ledger=ledger,
         advise=profile in ("training", "full") and not capabilities and not pattern,
