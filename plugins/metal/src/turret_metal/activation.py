@@ -72,7 +72,8 @@ class MetalActivation:
 
 
 def _clip(do: Stream, x: X, bound: float) -> X:
-    return do(mx.minimum, do(mx.maximum, x, -bound), bound)
+    # in this order it shares no operation with the forward, whose result MLX would write out to read it here
+    return do(mx.maximum, do(mx.minimum, x, bound), -bound)
 
 
 def _tanh_argument(do: Stream, x: X) -> X:

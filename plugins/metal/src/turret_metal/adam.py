@@ -46,8 +46,10 @@ class MetalAdam:
     ) -> Adapted[X]:
         do = self._do
         norm = self._norm([wide(do, g) for g in grads])
-        too_long = do(mx.less, max_norm, norm)
-        clip = do(mx.where, too_long, do(mx.divide, max_norm, do(mx.where, too_long, norm, 1.0)), 1.0)
+        if math.isinf(max_norm):
+            clip = do(mx.ones, ())
+        else:
+            clip = do(mx.divide, max_norm, do(mx.max, self._numbers(norm, max_norm)))
         rates = (clip, lr, correction1, correction2)
         rows = list(zip(params, grads, first, second, decay, strict=True))
         if do.on_gpu:
@@ -91,21 +93,25 @@ class MetalAdam:
         square = do(mx.square, do(mx.multiply, g, clip))
         new_v = do(mx.add, do(mx.multiply, v, beta2), do(mx.multiply, square, 1 - beta2))
         root = do(mx.add, do(mx.sqrt, do(mx.divide, new_v, correction2)), eps)
-        step = do(mx.divide, do(mx.divide, new_m, correction1), root)
-        if decay:
-            step = do(mx.add, step, do(mx.multiply, x, decay))
-        return like(do, do(mx.subtract, x, do(mx.multiply, step, lr)), p), new_m, new_v
+        step = do(mx.multiply, do(mx.divide, do(mx.divide, new_m, correction1), root), lr)
+        # the rate of decay as an array: one kernel for every tensor, decaying or not
+        step = do(mx.add, step, do(mx.multiply, x, do(mx.multiply, lr, decay)))
+        return like(do, do(mx.subtract, x, step), p), new_m, new_v
 
     def _norm(self, grads: Sequence[X]) -> X:
         """The Euclidean norm of all gradients together, float32 of rank 0."""
         do, filled = self._do, [g for g in grads if g.size]
         if not filled:
             return do(mx.zeros, ())
-        top = do(mx.max, do(mx.stack, [_greatest(do, g) for g in filled]))
-        unit = do(mx.minimum, do(mx.maximum, top, SMALLEST_UNIT), LARGEST_UNIT)
+        top = do(mx.max, self._numbers(*(_greatest(do, g) for g in filled), SMALLEST_UNIT))
+        unit = do(mx.minimum, top, LARGEST_UNIT)
         squares = [do(mx.square, do(mx.divide, g, unit)) for g in filled]
         total = do(mx.sum, do(mx.stack, [do(mx.sum, x) for x in squares]))
-        return do(mx.multiply, do(mx.sqrt, total), unit)
+        return do(mx.prod, self._numbers(do(mx.sqrt, total), unit))
+
+    def _numbers(self, *numbers: X | float) -> X:
+        """Arrays of rank 0 side by side: a reduction needs no kernel, where a chain of two operations is compiled."""
+        return self._do(mx.stack, [x if isinstance(x, mx.array) else self._do(mx.full, (), x) for x in numbers])
 
 
 # Where parameter, first and second moment stand in a row of results and in one of operands.
