@@ -3,8 +3,8 @@
     python scripts/prove_wheels.py dist
 
 Installs `core[cpu]` the way the README says, then asks the installed `turret` for its version and backends, trains
-three steps, generates from the result, and takes a backend from nothing through the conformance suite. Standard library
-only.
+three steps, generates from the result, takes a backend from nothing through the conformance suite, and lists the backends
+whose array library is not there, with what is missing. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ("--layers", "1", "--heads", "2", "--width", "16", "--ff", "32", "--context", "16")
 TRAIN = ("train", "--out", "run", *MODEL, "--batch", "2", "--steps", "3", "--log", "json")
+ABSENT = {"metal": "mlx", "tpu": "jax"}
 GENERATE = ("generate", "run", "--prompt", "The", "--max-new-tokens", "8", "--seed", "1")
 
 
@@ -77,6 +78,15 @@ def prove(wheels: Path) -> None:
         run(scripts / "turret", "new-backend", "proof")
         run(*pip, "--editable", "turret-proof")
         run(scripts / "turret", "conformance", "proof", "--profile", "training")
+        others = [wheel for name in ABSENT for wheel in sorted(wheels.glob(f"turret_{name}-*.whl"))]
+        run(*pip, "--no-deps", *others)
+        rows = {row["name"]: row for row in json.loads(run(scripts / "turret", "backends", "--probe", "--json"))}
+        for name, library in ABSENT.items():
+            row = rows[name]
+            if row["state"] != "loadable" or library not in row["note"] or f"core[{name}]" not in row["note"]:
+                raise SystemExit(
+                    f"{name} without {library} is listed as {row}, wanted it loadable and how to install it"
+                )
     print(f"core[cpu]=={version} from {wheels.name}/ works in a fresh environment")
 
 

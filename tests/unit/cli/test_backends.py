@@ -7,6 +7,14 @@ import pytest
 
 NOISY = "print('plugin chatter')\nimport os\n{plugin}"
 HEAVY = {"numba", "llvmlite", "scipy", "torch", "jax", "cupy", "mlx", "matplotlib"}
+HOSTED = """
+from turret.spi import BackendInfo, hookimpl
+
+@hookimpl
+def turret_backends():
+    return [BackendInfo(name="ours", distribution="turret-ours", spi=">=1.0,<2", target="x:y", probe="x:z",
+                        on_host=frozenset(("linear.linear: no such kernel yet",)))]
+"""
 ONLY = {"TURRET_PLUGINS": "fine,slow,ugly"}
 
 
@@ -71,3 +79,33 @@ def test_a_bad_choice_does_not_break_the_listing(three: Any, text: str) -> None:
     done = three.run("-m", "turret", "backends", TURRET_BACKEND=text, **ONLY)
     assert done.returncode == 0
     assert "loadable" in done.stdout
+
+
+def test_one_backend_is_described_without_being_opened(three: Any) -> None:
+    done = three.run("-m", "turret", "backends", "fine", **ONLY)
+    told = {line[:14].strip(): line[14:] for line in done.stdout.splitlines()}
+    assert told["name"] == "fine"
+    assert told["distribution"] == "turret-fine 1.5"
+    assert told["devices"] == "a number"
+    assert told["native"] == ""
+    assert "causal_attention" in told["composed"].split()
+    assert told["on the host"] == "random: numbers are drawn on the host and moved to the device"
+    facts = json.loads(three.run("-m", "turret", "backends", "fine", "--json", **ONLY).stdout)
+    assert facts["on the host"] == [told["on the host"]]
+
+
+def test_what_a_plugin_does_on_the_host_is_listed(site: Any) -> None:
+    site.add("ours", plugin=HOSTED)
+    done = site.run("-m", "turret", "backends", "ours", TURRET_PLUGINS="ours")
+    assert done.stdout.splitlines()[-2:] == [
+        "on the host   linear.linear: no such kernel yet",
+        "              random: numbers are drawn on the host and moved to the device",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("fin", "did you mean 'fine'"), ("Fine", "did you mean"), ("ugly", "libugly")]
+)
+def test_a_name_that_is_none_is_an_error(three: Any, name: str, why: str) -> None:
+    done = three.run("-m", "turret", "backends", name, **ONLY)
+    assert done.returncode != 0 and done.stdout == "" and why in done.stderr

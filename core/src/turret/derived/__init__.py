@@ -18,6 +18,9 @@ from .random import DerivedRandom as DerivedRandom
 from .rope import DerivedRope as DerivedRope
 from .softmax import DerivedSoftmax as DerivedSoftmax
 
+ON_HOST: dict[str, str] = {"random": "numbers are drawn on the host and moved to the device"}
+"""Derived slots that work on the host, and how."""
+
 
 def fill(capabilities: Capabilities[A]) -> Toolset[A]:
     """The backend's own slots where it has them, derived ones elsewhere; only those it lacks are built."""

@@ -23,7 +23,7 @@ class BackendInfo:
     real operation and returns the reason why the device cannot be used. devices: the grammar of the part after the
     colon, for people. provides: optional slots it says are native. dtypes: what its devices may have. score: `auto`
     picks the highest. stand_in_devices: device words that `auto` never picks. install_hint: the command that installs
-    its libraries.
+    its libraries. on_host: what of a device's work runs on the host all the same, as "slot.method: why".
     """
 
     name: str
@@ -37,6 +37,7 @@ class BackendInfo:
     score: int = 0
     stand_in_devices: frozenset[str] = frozenset()
     install_hint: str = ""
+    on_host: frozenset[str] = frozenset()
 
 
 class Backend(Protocol[A_inv]):
