@@ -3,7 +3,7 @@
     python scripts/prove_wheels.py dist
 
 Installs `core[cpu]` the way the README says, then asks the installed `turret` for its version and backends, trains
-three steps, generates from the result, takes a backend from nothing through the conformance suite, and lists the backends
+three steps, generates from the result, takes a backend from nothing through the conformance suite, and lists backends
 whose array library is not there, with what is missing. Standard library only.
 """
 

@@ -34,8 +34,8 @@ def test_the_listing_shows_how_far_each_backend_gets(three: Any) -> None:
     assert rows["fine"].split()[1:5] == ["loadable", "turret-fine", "1.5", ">=1.0,<2"]
     assert rows["ugly"].split()[1] == "installed"
     assert "OSError: no libugly.so" in rows["ugly"]
-    assert "absent" in rows["tpu"]
-    assert 'pip install "core[tpu]"' in rows["tpu"]
+    assert "absent" in rows["cuda"]
+    assert 'pip install "core[cuda]"' in rows["cuda"]
 
 
 def test_json_is_the_only_thing_on_stdout(three: Any) -> None:
@@ -50,7 +50,7 @@ def test_json_is_the_only_thing_on_stdout(three: Any) -> None:
         "native": [],
         "note": "",
     }
-    assert rows["metal"]["state"] == "absent"
+    assert rows["cuda"]["state"] == "absent"
     assert "chatter" in done.stderr
 
 
