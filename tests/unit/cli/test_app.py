@@ -92,7 +92,7 @@ def test_an_unexpected_error_says_how_to_see_it_in_full(failing: Any, capsys: py
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         (["xyzzy"], "no command 'xyzzy'; there are: backends, conformance, doctor"),
         (["backends", "--prob"], "--probe"),
-        (["backends", "extra"], "extra"),
+        (["doctor", "extra"], "extra"),
         (["doctor", "--time-limit", "soon"], "soon"),
         (["doctor", "--time-limit", "0"], "0"),
         (["--debugg", "doctor"], "--debug"),
