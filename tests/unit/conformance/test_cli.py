@@ -11,7 +11,7 @@ import pytest
 
 from turret.cli import main
 from turret.cli.conformance.targets import check_writable
-from turret.conformance import examine, runner
+from turret.conformance import examine
 from turret.conformance.stored import read
 from turret.conformance.suite import all_cases
 from turret.spi import ConfigError
@@ -159,7 +159,7 @@ def test_a_backend_that_does_not_open_fails_and_says_why(
 def test_a_wrong_command_line_is_a_usage_error_that_runs_nothing(
     words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turret.conformance.examine.run", lambda *a, **o: pytest.fail("cases were run"))
+    monkeypatch.setattr("turret.conformance.examine.run_in_parts", lambda *a, **o: pytest.fail("cases were run"))
     status, out, err = said(capsys, *words)
     assert (status, out) == (2, "")
     assert text in err and err.count("\n") == 1
@@ -170,7 +170,7 @@ def test_a_wrong_command_line_is_a_usage_error_that_runs_nothing(
 def test_a_report_path_that_cannot_be_written_is_known_before_anything_runs(
     flag: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turret.conformance.examine.run", lambda *a, **o: pytest.fail("cases were run"))
+    monkeypatch.setattr("turret.conformance.examine.run_in_parts", lambda *a, **o: pytest.fail("cases were run"))
     (tmp_path / "file").write_text("")
     path, text = {
         "folder": (tmp_path, "is a folder; give the path of a file"),
@@ -273,13 +273,13 @@ def test_a_report_that_cannot_be_written_in_the_end_costs_only_itself(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gone").mkdir()
-    real = runner.run
+    real = examine.run_in_parts
 
     def run(*arguments: Any, **options: Any) -> Any:
         (tmp_path / "gone").rmdir()
         return real(*arguments, **options)
 
-    monkeypatch.setattr(examine, "run", run)
+    monkeypatch.setattr(examine, "run_in_parts", run)
     status, out, err = said(capsys, "c_good", "-k", PLAIN, "--json", "gone/r.json", "--html", "r.html")
     assert status == 1
     assert "c_good: passed: 1 passed" in out
