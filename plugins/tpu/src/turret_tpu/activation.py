@@ -6,7 +6,7 @@ import math
 
 from turret.spi import GeluForm
 
-from .arrays import X, like, wide
+from .arrays import X, add, div, greater, less, like, mul, smaller, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -50,18 +50,18 @@ class TpuActivation:
 def _gelu(x: X, *, form: GeluForm) -> X:
     y = wide(x)
     gate = _normal_gate(_clip(y, GELU_SATURATED)) if form == "erf" else _tanh_gate(_clip(y, GELU_SATURATED))[0]
-    return like(_above(y, -GELU_SATURATED) * gate, x)
+    return like(mul(greater(y, -GELU_SATURATED), gate), x)
 
 
 @program("form")
 def _gelu_vjp(dy: X, x: X, *, form: GeluForm) -> X:
     y = _clip(wide(x), GELU_SATURATED)
     if form == "erf":
-        gate, rise = _normal_gate(y), lax.exp(y * y * -0.5) * NORMAL_PEAK
+        gate, rise = _normal_gate(y), mul(lax.exp(mul(mul(y, y), -0.5)), NORMAL_PEAK)
     else:
         gate, rest = _tanh_gate(y)
-        rise = gate * rest * ((y * y * (3 * TANH_CUBIC) + 1.0) * (2 * TANH_SCALE))
-    return like(wide(dy) * (gate + y * rise), x)
+        rise = mul(mul(gate, rest), mul(add(mul(mul(y, y), 3 * TANH_CUBIC), 1.0), 2 * TANH_SCALE))
+    return like(mul(wide(dy), add(gate, mul(y, rise))), x)
 
 
 @program()
@@ -71,50 +71,47 @@ def _silu(x: X) -> X:
 
 @program()
 def _silu_vjp(dy: X, x: X) -> X:
-    return like(wide(dy) * _slope(wide(x)), x)
+    return like(mul(wide(dy), _slope(wide(x))), x)
 
 
 @program()
 def _gated_silu(gate: X, up: X) -> X:
-    return like(_swish(wide(gate)) * wide(up), gate)
+    return like(mul(_swish(wide(gate)), wide(up)), gate)
 
 
 @program()
 def _gated_silu_vjp(dy: X, gate: X, up: X) -> tuple[X, X]:
     wide_dy, wide_gate = wide(dy), wide(gate)
-    return like(wide_dy * wide(up) * _slope(wide_gate), gate), like(wide_dy * _swish(wide_gate), up)
+    dgate = mul(mul(wide_dy, wide(up)), _slope(wide_gate))
+    return like(dgate, gate), like(mul(wide_dy, _swish(wide_gate)), up)
 
 
 def _normal_gate(x: X) -> X:
     """Phi(x)."""
-    return (lax.erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+    return mul(add(lax.erf(mul(x, math.sqrt(0.5))), 1.0), 0.5)
 
 
 def _tanh_gate(x: X) -> tuple[X, X]:
     """(1 + tanh u) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), and 1 less it."""
-    return _sigmoid((x * x * TANH_CUBIC + 1.0) * x * (2 * TANH_SCALE))
+    return _sigmoid(mul(mul(add(mul(mul(x, x), TANH_CUBIC), 1.0), x), 2 * TANH_SCALE))
 
 
 def _swish(x: X) -> X:
-    return _above(x, -SILU_SATURATED) * _sigmoid(x)[0]
+    return mul(greater(x, -SILU_SATURATED), _sigmoid(x)[0])
 
 
 def _slope(x: X) -> X:
     gate, rest = _sigmoid(x)
-    return gate * (_clip(x, SILU_SATURATED) * rest + 1.0)
+    return mul(gate, add(mul(_clip(x, SILU_SATURATED), rest), 1.0))
 
 
 def _sigmoid(x: X) -> tuple[X, X]:
     """sigmoid(x) and 1 - sigmoid(x), both to full relative accuracy: exp only ever sees -|x|."""
-    small = lax.exp(-lax.abs(x))
+    small = lax.exp(lax.neg(lax.abs(x)))
     one = lax.full_like(small, 1.0)
-    total, below = small + 1.0, x < 0.0
-    return lax.select(below, small, one) / total, lax.select(below, one, small) / total
-
-
-def _above(x: X, least: float) -> X:
-    return lax.max(x, lax.full_like(x, least))
+    total, below = add(small, 1.0), less(x, 0.0)
+    return div(lax.select(below, small, one), total), div(lax.select(below, one, small), total)
 
 
 def _clip(x: X, bound: float) -> X:
-    return lax.min(_above(x, -bound), lax.full_like(x, bound))
+    return smaller(greater(x, -bound), bound)

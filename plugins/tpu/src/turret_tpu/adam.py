@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from turret.spi import Adapted
 
-from .arrays import FLOAT32, X, like, wide
+from .arrays import FLOAT32, X, add, choose, div, equal, greater, less, less_equal, like, mul, smaller, sub, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -65,22 +65,21 @@ def _adapted(
 ) -> tuple[Group, Group, Group, X, X]:  # fmt: skip
     wide_grads = tuple(map(wide, grads))
     norm = _norm(wide_grads)
-    too_long = norm > max_norm
-    clip = lax.select(too_long, max_norm / lax.select(too_long, norm, lax.full_like(norm, 1)), lax.full_like(norm, 1))
+    clip = choose(less(max_norm, norm), div(max_norm, greater(norm, max_norm)), lax.full_like(norm, 1))
     made = []
     for p, g, m, v, weight_decay in zip(params, wide_grads, first, second, decay, strict=True):
-        scaled, old = g * clip, wide(p)
-        new_m = m * betas[0] + scaled * (1 - betas[0])
-        new_v = v * betas[1] + scaled * scaled * (1 - betas[1])
-        step = new_m / correction1 / (lax.sqrt(new_v / correction2) + eps)
+        scaled, old = mul(g, clip), wide(p)
+        new_m = add(mul(m, betas[0]), mul(scaled, 1 - betas[0]))
+        new_v = add(mul(v, betas[1]), mul(mul(scaled, scaled), 1 - betas[1]))
+        step = div(div(new_m, correction1), add(lax.sqrt(div(new_v, correction2)), eps))
         if weight_decay:
-            step = step + old * weight_decay
-        made.append((like(old - step * lr, p), new_m, new_v))
+            step = add(step, mul(old, weight_decay))
+        made.append((like(sub(old, mul(step, lr)), p), new_m, new_v))
     # a first moment that is not finite shows in the parameter, a second one need not: g / inf is 0
-    bad = sum(_bad(x) for new_p, _, new_v in made for x in (new_p, new_v))
-    finite = lax.bitwise_and(lax.is_finite(norm), bad == 0)
+    bad = _total([_bad(x) for new_p, _, new_v in made for x in (new_p, new_v)])
+    finite = lax.bitwise_and(lax.is_finite(norm), equal(bad, 0))
     chosen = tuple(
-        tuple(lax.select(_spread(finite, old), new[i], old) for new, old in zip(made, olds, strict=True))
+        tuple(choose(finite, new[i], old) for new, old in zip(made, olds, strict=True))
         for i, olds in enumerate((params, first, second))
     )
     return chosen[0], chosen[1], chosen[2], norm, finite
@@ -92,8 +91,8 @@ _update_into = program("betas", "eps", "decay", "max_norm", donate=("params", "f
 
 def _norm(grads: Group) -> X:
     """The Euclidean norm of all tensors together, float32 of rank 0."""
-    total = _total([_sum(g * g) for g in grads])
-    plain = lax.bitwise_and(total >= SMALLEST_SUM, total <= LARGEST_SUM)
+    total = _total([_sum(mul(g, g)) for g in grads])
+    plain = lax.bitwise_and(less_equal(SMALLEST_SUM, total), less_equal(total, LARGEST_SUM))
     norm: X = lax.cond(plain, lambda: lax.sqrt(total), lambda: _scaled_norm(grads))
     return norm
 
@@ -103,15 +102,16 @@ def _scaled_norm(grads: Group) -> X:
     top = tops[0] if tops else lax.full((), 0, FLOAT32)
     for each in tops[1:]:
         top = lax.max(top, each)
-    unit = lax.min(lax.max(top, lax.full_like(top, SMALLEST_UNIT)), lax.full_like(top, LARGEST_UNIT))
-    length = lax.sqrt(_total([_sum((g / unit) * (g / unit)) for g in grads])) * unit
+    unit = smaller(greater(top, SMALLEST_UNIT), LARGEST_UNIT)
+    shares = [div(g, unit) for g in grads]
+    length = mul(lax.sqrt(_total([_sum(mul(x, x)) for x in shares])), unit)
     return lax.select(lax.is_finite(top), length, top)
 
 
 def _total(sums: list[X]) -> X:
     total = sums[0]
     for each in sums[1:]:
-        total = total + each
+        total = add(total, each)
     return total
 
 
@@ -122,7 +122,3 @@ def _sum(x: X) -> X:
 def _bad(x: X) -> X:
     """How many elements are not finite: int32 of rank 0, which cannot overlook NaN as a maximum may."""
     return _sum(lax.convert_element_type(lax.bitwise_not(lax.is_finite(x)), "int32"))
-
-
-def _spread(x: X, model: X) -> X:
-    return lax.broadcast(x, model.shape)

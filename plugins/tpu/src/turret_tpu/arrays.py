@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -57,6 +58,42 @@ def rows(x: X) -> X:
     return lax.reshape(x, (int(np.prod(x.shape[:-1], dtype=np.int64)), width))
 
 
+def spread(*xs: X) -> tuple[X, ...]:
+    """All of them in the one shape that NumPy's broadcasting gives."""
+    shape = lax.broadcast_shapes(*(x.shape for x in xs))
+    start = len(shape)
+    return tuple(
+        x if x.shape == shape else lax.broadcast_in_dim(x, shape, tuple(range(start - x.ndim, start))) for x in xs
+    )
+
+
+def _operation(function: Callable[[X, X], X]) -> Callable[[X | float, X | float], X]:
+    """A function of two arrays whose shapes broadcast, or of one and a number.
+
+    An operator such as * would do the same as a program of JAX's own, of which JAX keeps one for every shape for ever.
+    """
+
+    def apply(a: X | float, b: X | float) -> X:
+        if not isinstance(a, jax.Array):
+            a = lax.full((), a, b.dtype)  # type: ignore[union-attr]  # two numbers never meet here
+        if not isinstance(b, jax.Array):
+            b = lax.full((), b, a.dtype)
+        return function(*spread(a, b))
+
+    return apply
+
+
+add, sub, mul, div = map(_operation, (lax.add, lax.sub, lax.mul, lax.div))
+greater, smaller = map(_operation, (lax.max, lax.min))
+equal, less, less_equal = map(_operation, (lax.eq, lax.lt, lax.le))
+
+
+def choose(condition: X, a: X | float, b: X) -> X:
+    """`a` where the condition holds, else `b`, in the shape of `b`."""
+    condition, a, b = spread(condition, a if isinstance(a, jax.Array) else lax.full((), a, b.dtype), b)
+    return lax.select(condition, a, b)
+
+
 def row_sum(x: X) -> X:
     """(..., D) to (..., 1)."""
     return lax.expand_dims(lax.reduce_sum(x, (x.ndim - 1,)), (x.ndim - 1,))
@@ -64,7 +101,7 @@ def row_sum(x: X) -> X:
 
 def row_mean(x: X) -> X:
     """(..., D) to (..., 1)."""
-    return row_sum(x) / float(x.shape[-1])
+    return div(row_sum(x), float(x.shape[-1]))
 
 
 def row_max(x: X) -> X:
@@ -75,12 +112,3 @@ def row_max(x: X) -> X:
 def column_sum(x: X) -> X:
     """(..., D) added up to (D,)."""
     return lax.reduce_sum(x, tuple(range(x.ndim - 1)))
-
-
-def spread(*xs: X) -> tuple[X, ...]:
-    """All of them in the one shape that NumPy's broadcasting gives."""
-    shape = lax.broadcast_shapes(*(x.shape for x in xs))
-    start = len(shape)
-    return tuple(
-        x if x.shape == shape else lax.broadcast_in_dim(x, shape, tuple(range(start - x.ndim, start))) for x in xs
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import X, column_sum, dot, like, rows, wide
+from .arrays import X, add, column_sum, dot, like, rows, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -28,7 +28,7 @@ class TpuLinear:
 def _linear(x: X, weight: X, bias: X | None) -> X:
     y = dot(rows(x), weight, (((1,), (1,)), ((), ())))
     if bias is not None:
-        y = y + wide(bias)
+        y = add(y, wide(bias))
     return lax.reshape(like(y, x), (*x.shape[:-1], weight.shape[0]))
 
 

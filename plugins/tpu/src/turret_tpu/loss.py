@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import FLOAT32, X, like, row_max, row_sum, wide
+from .arrays import FLOAT32, X, choose, div, equal, like, mul, row_max, row_sum, sub, wide
 from .indexing import gather_last
 from .library import lax
 from .place import Place
@@ -41,34 +41,33 @@ def _cross_entropy(logits: X, targets: X, weights: X | None, *, ignore: int) -> 
 
 @program("ignore")
 def _cross_entropy_grad(logits: X, targets: X, weights: X | None, *, ignore: int) -> tuple[X, X]:
-    shifted, weights_of, total = _exponents(logits)
+    shifted, exponents, total = _exponents(logits)
     safe, share = _shares(targets, weights, ignore)
     loss = _loss(shifted, total, safe, share)
-    hit = lax.broadcasted_iota(safe.dtype, logits.shape, 1) == lax.expand_dims(safe, (1,))
-    probabilities = weights_of / total
-    error = lax.select(hit, probabilities - 1.0, probabilities)
-    return loss, like(error * lax.expand_dims(share, (1,)), logits)
+    hit = equal(lax.broadcasted_iota(safe.dtype, logits.shape, 1), lax.expand_dims(safe, (1,)))
+    probabilities = div(exponents, total)
+    error = choose(hit, sub(probabilities, 1.0), probabilities)
+    return loss, like(mul(error, lax.expand_dims(share, (1,))), logits)
 
 
 def _exponents(logits: X) -> tuple[X, X, X]:
     """x - max, its exponentials, and their sum in each row."""
     y = wide(logits)
-    shifted = y - row_max(y)
+    shifted = sub(y, row_max(y))
     exponents = lax.exp(shifted)
     return shifted, exponents, row_sum(exponents)
 
 
 def _shares(targets: X, weights: X | None, ignore: int) -> tuple[X, X]:
     """Targets fit for a gather, and what fraction of the loss each row is."""
-    ignored = targets == ignore
+    ignored = equal(targets, ignore)
     given = lax.full(targets.shape, 1, FLOAT32) if weights is None else weights
-    kept = lax.select(ignored, lax.full_like(given, 0), given)
+    kept = choose(ignored, 0.0, given)
     total = lax.reduce_sum(kept, (0,))
-    safe = lax.select(ignored, lax.full_like(targets, 0), targets)
-    return safe, kept / lax.select(total == 0.0, lax.full_like(total, 1), total)
+    return choose(ignored, 0, targets), div(kept, choose(equal(total, 0.0), 1.0, total))
 
 
 def _loss(shifted: X, total: X, safe: X, share: X) -> X:
-    nll = lax.log(lax.reshape(total, safe.shape)) - gather_last(shifted, safe)
+    nll = sub(lax.log(lax.reshape(total, safe.shape)), gather_last(shifted, safe))
     # a row that counts for nothing must not bring an infinite nll along
-    return lax.reduce_sum(lax.select(share == 0.0, lax.full_like(nll, 0), nll * share), (0,))
+    return lax.reduce_sum(choose(equal(share, 0.0), 0.0, mul(nll, share)), (0,))

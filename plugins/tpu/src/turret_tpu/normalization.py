@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turret.spi import Normed
 
-from .arrays import X, column_sum, like, row_mean, wide
+from .arrays import X, add, column_sum, like, mul, row_mean, sub, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -37,33 +37,38 @@ class TpuNormalization:
 def _layer_norm(x: X, weight: X, bias: X, *, eps: float) -> tuple[X, X, X]:
     y = wide(x)
     mean = row_mean(y)
-    centred = y - mean
+    centred = sub(y, mean)
     rstd = _rstd(centred, eps)
-    return like(centred * rstd * wide(weight) + wide(bias), x), mean, rstd
+    return like(add(mul(mul(centred, rstd), wide(weight)), wide(bias)), x), mean, rstd
 
 
 @program()
 def _layer_norm_vjp(dy: X, x: X, weight: X, mean: X, rstd: X) -> tuple[X, X, X]:
-    wide_dy, normed = wide(dy), (wide(x) - mean) * rstd
-    g = wide_dy * wide(weight)
-    dx = (g - row_mean(g) - normed * row_mean(g * normed)) * rstd
-    return like(dx, x), like(column_sum(wide_dy * normed), weight), like(column_sum(wide_dy), weight)
+    wide_dy, normed = wide(dy), mul(sub(wide(x), mean), rstd)
+    g = mul(wide_dy, wide(weight))
+    dx = mul(sub(sub(g, row_mean(g)), _lean(g, normed)), rstd)
+    return like(dx, x), like(column_sum(mul(wide_dy, normed)), weight), like(column_sum(wide_dy), weight)
 
 
 @program("eps")
 def _rms_norm(x: X, weight: X, *, eps: float) -> tuple[X, X]:
     y = wide(x)
     rstd = _rstd(y, eps)
-    return like(y * rstd * wide(weight), x), rstd
+    return like(mul(mul(y, rstd), wide(weight)), x), rstd
 
 
 @program()
 def _rms_norm_vjp(dy: X, x: X, weight: X, rstd: X) -> tuple[X, X]:
-    wide_dy, normed = wide(dy), wide(x) * rstd
-    g = wide_dy * wide(weight)
-    dx = (g - normed * row_mean(g * normed)) * rstd
-    return like(dx, x), like(column_sum(wide_dy * normed), weight)
+    wide_dy, normed = wide(dy), mul(wide(x), rstd)
+    g = mul(wide_dy, wide(weight))
+    dx = mul(sub(g, _lean(g, normed)), rstd)
+    return like(dx, x), like(column_sum(mul(wide_dy, normed)), weight)
 
 
 def _rstd(x: X, eps: float) -> X:
-    return lax.rsqrt(row_mean(x * x) + eps)
+    return lax.rsqrt(add(row_mean(mul(x, x)), eps))
+
+
+def _lean(g: X, normed: X) -> X:
+    """The part of g along the normed row, which moving x cannot change."""
+    return mul(normed, row_mean(mul(g, normed)))

@@ -11,8 +11,8 @@ from .library import get_opaque_trace_state, jax
 F = TypeVar("F", bound=Callable[..., Any])
 
 # XLA compiles a program for every shape and would keep all of them: texts that grow by a token at a time would fill the
-# memory. Its CPU compiler holds some 1.5 MB for each, and 0.3 MB where it does not optimize.
-MOST, MOST_QUICK = 256, 1024
+# memory. Its CPU compiler holds some 1.5 MB for each.
+MOST, MOST_QUICK = 256, 512
 
 # Elements of all operands up to which XLA's CPU compiler does without its optimizer: a half to a quarter of the time to
 # compile, some ten microseconds more a call.
@@ -42,7 +42,8 @@ class Program:
         """This program for operands of these shapes. quickly: small ones may do without XLA's optimizer."""
         if _trace() != NOTHING:
             return self._part
-        size, signature = 0, []
+        size = 0
+        signature: list[object] = []
         for x in jax.tree.leaves(operands):
             if isinstance(x, jax.Array):
                 size += x.size

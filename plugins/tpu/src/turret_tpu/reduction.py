@@ -6,7 +6,7 @@ import math
 
 from turret.spi import ShapeError
 
-from .arrays import DTYPES, FLOAT32, HALF, X, like, wide
+from .arrays import DTYPES, FLOAT32, HALF, X, div, like, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -52,7 +52,7 @@ def _sum(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
 @program("axes", "keepdims")
 def _mean(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
     count = math.prod(x.shape[a] for a in axes)
-    return _kept(like(lax.reduce_sum(wide(x), axes) / float(count), x), axes, keepdims)
+    return _kept(like(div(lax.reduce_sum(wide(x), axes), float(count)), x), axes, keepdims)
 
 
 @program("axes", "keepdims")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import X, like, wide
+from .arrays import X, add, like, mul, sub, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -27,8 +27,8 @@ def _turn(x: X, cos: X, sin: X, *, back: bool, interleaved: bool) -> X:
     axis = 4 if interleaved else 3  # where the two of a pair lie side by side
     pairs = lax.reshape(wide(x), (b, t, h, d // 2, 2) if interleaved else (b, t, h, 2, d // 2))
     first, second = (lax.index_in_dim(pairs, i, axis, keepdims=False) for i in (0, 1))
-    c, s = _per_head(cos, first), _per_head(-sin if back else sin, first)
-    turned = first * c - second * s, second * c + first * s
+    c, s = _per_head(cos, first), _per_head(lax.neg(sin) if back else sin, first)
+    turned = sub(mul(first, c), mul(second, s)), add(mul(second, c), mul(first, s))
     joined = lax.concatenate([lax.expand_dims(part, (axis,)) for part in turned], axis)
     return like(lax.reshape(joined, x.shape), x)
 

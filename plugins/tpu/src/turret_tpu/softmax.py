@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import X, like, row_max, row_sum, wide
+from .arrays import X, div, like, mul, row_max, row_sum, sub, wide
 from .library import lax
 from .place import Place
 from .programs import program
@@ -30,24 +30,24 @@ class TpuSoftmax:
 @program()
 def _softmax(x: X) -> X:
     y = wide(x)
-    weights = lax.exp(y - row_max(y))
-    return like(weights / row_sum(weights), x)
+    weights = lax.exp(sub(y, row_max(y)))
+    return like(div(weights, row_sum(weights)), x)
 
 
 @program()
 def _softmax_vjp(dy: X, y: X) -> X:
     wide_dy, wide_y = wide(dy), wide(y)
-    return like(wide_y * (wide_dy - row_sum(wide_y * wide_dy)), y)
+    return like(mul(wide_y, sub(wide_dy, row_sum(mul(wide_y, wide_dy)))), y)
 
 
 @program()
 def _log_softmax(x: X) -> X:
     y = wide(x)
-    shifted = y - row_max(y)
-    return like(shifted - lax.log(row_sum(lax.exp(shifted))), x)
+    shifted = sub(y, row_max(y))
+    return like(sub(shifted, lax.log(row_sum(lax.exp(shifted)))), x)
 
 
 @program()
 def _log_softmax_vjp(dy: X, y: X) -> X:
     wide_dy = wide(dy)
-    return like(wide_dy - lax.exp(wide(y)) * row_sum(wide_dy), y)
+    return like(sub(wide_dy, mul(lax.exp(wide(y)), row_sum(wide_dy))), y)
