@@ -66,7 +66,7 @@ def examine(backend: str) -> int:
     """Runs `turret conformance` and stores its report, unless nothing was executed; returns its exit status."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "turret", "conformance", backend, "--json", str(path)]
+        command = [sys.executable, "-m", "turret", "conformance", backend, "--jobs", "2", "--json", str(path)]
         status = subprocess.run(command, check=False).returncode
         try:
             report = read(path)

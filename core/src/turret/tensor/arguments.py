@@ -35,7 +35,8 @@ class Arguments:
         if isinstance(thing, dict):
             return (place, "dict", tuple(self._sign(f"{place}[{key!r}]", each) for key, each in thing.items()))
         if thing is None or isinstance(thing, (bool, int, float, str)):
-            return (place, "value", type(thing).__name__, thing)
+            # by its text: 0.0 equals -0.0 and True equals 1, which are other programs, and nan does not equal itself
+            return (place, "value", repr(thing))
         raise CaptureError(
             f"{place} of a captured step is {type(thing).__name__}; wanted a Tensor (turret.tensor(...) makes one), a "
             f"number, a string, None, or tuples, lists and dicts of these"

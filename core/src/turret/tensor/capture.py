@@ -319,4 +319,4 @@ def _said(variant: object) -> str:
     assert isinstance(variant, tuple)
     if variant[0] == "tensor":
         return f"{variant[2]} {variant[1]}"
-    return repr(variant[-1])
+    return str(variant[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,14 @@ def test_a_recompile_storm_warns_with_its_cause(device: OpenBackend, how: str) -
     cause = "argument 0 came in 9 forms" if how == "shape" else "argument 1 came in 9 forms (1.0, 2.0, 3.0, ...)"
     assert cause in text
     assert ("pad it to a few shapes" if how == "shape" else "pass it as a Tensor") in text
+
+
+def test_numbers_that_only_look_equal_are_other_programs(device: OpenBackend) -> None:
+    step = turret.capture(lambda x, scale: x * scale)
+    x = turret.tensor([1.0], backend=device)
+    for number, want in ((0.0, "0.0"), (-0.0, "-0.0"), (1, "1.0"), (True, "1.0"), (math.nan, "nan"), (math.nan, "nan")):
+        assert str(step(x, number).numpy()[0]) == want
+    assert step.compiles == 5
 
 
 def test_what_is_not_finite_changes_nothing_and_names_the_tensor(device: OpenBackend, make: Make) -> None:

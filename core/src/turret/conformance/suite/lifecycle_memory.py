@@ -26,6 +26,7 @@ STEPS, WARM, ATTEMPTS = 300, 40, 3
 SHAPE = (128, 128)
 """64 KiB: one array that is forgotten at every step is 19 MiB in the end."""
 LEAK_BYTES = 6 << 20
+LARGE_ROWS = 2048
 FEWEST, LONG_S = 100, 3.0
 PYTHON_BYTES_PER_STEP = 2000
 SMALL = MiniConfig(vocabulary=11, context=6, width=8, heads=2, kv_heads=1, blocks=1, feed_forward=8)
@@ -73,12 +74,14 @@ def _peak() -> int:
     return used if sys.platform == "darwin" else used * 1024
 
 
-def _does_not_grow(bench: Bench, action: Callable[[], object], *, steps: int = STEPS) -> None:
+def _does_not_grow(
+    bench: Bench, action: Callable[[], object], *, steps: int = STEPS, leak_bytes: int = LEAK_BYTES
+) -> None:
     """A leak grows in every attempt; what an allocator or another thread keeps for later does not."""
     meters = _meters(bench)
     if not meters:
         bench.skip("neither the device nor the system tells how much memory is in use")
-    steps, allowed = _affordable(action, steps)
+    steps, allowed = _affordable(action, steps, leak_bytes)
     for _ in range(min(WARM, steps // 2)):
         action()
     least = dict.fromkeys(meters, sys.maxsize)
@@ -100,13 +103,13 @@ def _does_not_grow(bench: Bench, action: Callable[[], object], *, steps: int = S
         )
 
 
-def _affordable(action: Callable[[], object], steps: int) -> tuple[int, int]:
+def _affordable(action: Callable[[], object], steps: int, leak_bytes: int) -> tuple[int, int]:
     """How many steps to take, and how much they may leave: fewer and less where one takes long."""
     action()
     start = time.perf_counter()
     action()
     fewer = max(min(FEWEST, steps // 2), int(LONG_S / (time.perf_counter() - start)))
-    return (fewer, LEAK_BYTES * fewer // steps) if fewer < steps else (steps, LEAK_BYTES)
+    return (fewer, leak_bytes * fewer // steps) if fewer < steps else (steps, leak_bytes)
 
 
 def _slots(bench: Bench) -> None:
@@ -197,9 +200,12 @@ def _small_arrays(bench: Bench) -> None:
 
 
 def _new_shapes(bench: Bench) -> None:
-    """Every call has a size that was never seen: what is kept for each shape must not be its arrays."""
+    """Every call has a size that was never seen: what is kept for each shape must not be its arrays.
+
+    Arrays are large, so that one forgotten at every step stands out from the crumbs of a compiler's programs.
+    """
     tools, weight = bench.tools, bench.put(bench.draw.normal(*SHAPE))
-    rows = itertools.count(SHAPE[0])
+    rows, array_bytes, steps = itertools.count(LARGE_ROWS), 4 * LARGE_ROWS * SHAPE[1], 60
 
     def action() -> None:
         x = tools.storage.full((next(rows), SHAPE[1]), 1.0, dtype="float32")
@@ -207,7 +213,7 @@ def _new_shapes(bench: Bench) -> None:
         y = tools.activation.gelu(tools.matmul.matmul(y, weight), form="erf")
         tools.storage.synchronize(tools.reduction.sum(y, axis=(0,)))
 
-    _does_not_grow(bench, action, steps=60)
+    _does_not_grow(bench, action, steps=steps, leak_bytes=steps * array_bytes // 4)
 
 
 def _refused(bench: Bench) -> None:
