@@ -43,9 +43,9 @@ class Decoding:
         self.held: list[int] = []
 
     def push(self, ids: Sequence[int]) -> Host:
-        """Appends tokens; returns the logits (V,) after the last one.
+        """Appends tokens; returns the logits (V,) after the last one. Whatever interrupts it, `held` is empty then.
 
-        Raises: DataError for no token or an id outside the model's vocabulary.
+        Raises: DataError for no token or an id outside the model's vocabulary; nothing is changed then.
         """
         if not ids:
             raise DataError("nothing to decode: got no token; give a prompt of at least one")
@@ -58,9 +58,13 @@ class Decoding:
             self.held = []
             self._cache.reset()
         self.held += fresh
-        with no_grad():
-            logits = self._advance(fresh)
-        host: Host = logits.numpy()[0, 0]
+        try:
+            with no_grad():
+                host: Host = self._advance(fresh).numpy()[0, 0]
+        except BaseException:  # some of the tokens may be in the cache
+            self.held = []
+            self._cache.reset()
+            raise
         return host
 
     def _advance(self, fresh: list[int]) -> Tensor:

@@ -10,7 +10,7 @@ from turret.registry import OpenBackend
 from turret.spi import ConfigError, DType, Host, ShapeError
 from turret.tensor import Tensor
 from turret.tensor.graph import Native
-from turret.tensor.tracing import stepping
+from turret.tensor.tracing import explaining, stepping
 
 from .checks import check_entry, check_sizes
 
@@ -85,7 +85,7 @@ class StaticCache:
         """
         if count != self._coming:
             raise ShapeError(f"a step of {count} tokens after begin({self._coming}); call begin with the step's count")
-        if not stepping(self, "cache.advance"):
+        if not explaining() and not stepping(self, "cache.advance"):
             self._finish()
 
     def reset(self) -> None:
@@ -103,7 +103,9 @@ class StaticCache:
             yield from (layer.k, layer.v)
 
     def before_step(self) -> None:
-        """Nothing: `begin` has done it."""
+        """Raises: ShapeError where `begin` was not called: the step would write over what is held."""
+        if not self._coming:
+            raise ShapeError("a captured step of a cache without begin(count); call it before every step")
 
     def after_step(self, again: Callable[[], object]) -> None:
         """Counts the tokens of the step."""

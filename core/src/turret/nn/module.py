@@ -10,6 +10,7 @@ from turret.registry import OpenBackend, open_backend
 from turret.spi import ConfigError, Host
 from turret.tensor import Parameter, Tensor
 from turret.tensor.state import check_host
+from turret.tensor.tracing import capturing
 
 
 class Module:
@@ -34,6 +35,9 @@ class Module:
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if capturing() is not None and name in self._buffers and type(value) is Tensor:
+            self._buffers[name].value = value.value  # the program gives its result to the tensor that is there
+            return
         if isinstance(value, (Module, Tensor)):
             self._register(name, value)
         elif name in self._parameters or name in self._modules or name in self._buffers:

@@ -13,7 +13,7 @@ from turret.spi import Adapted, BackendMismatch, CaptureError, ConfigError, Grap
 from turret.tensor import Gradients, Parameter, Tensor
 from turret.tensor.graph import Native
 from turret.tensor.state import check_host
-from turret.tensor.tracing import stepping, user_line
+from turret.tensor.tracing import explaining, stepping, user_line
 
 from .moments import Moments
 
@@ -86,8 +86,8 @@ class Adam:
         self._parameters = [p for group in groups for _, p in group.parameters]
         self._decay = [group.weight_decay for group in groups for _ in group.parameters]
         self._backend = _check_parameters(self._names, self._parameters)
-        self.lr, self.betas, self.eps = lr, betas, eps
-        self.max_norm = math.inf if max_norm is None else max_norm
+        self.lr, self._betas, self._eps = lr, betas, eps
+        self._max_norm = math.inf if max_norm is None else max_norm
         self.steps = 0
         self.stats: AdamStats | None = None
         self._moments = Moments(self._backend, [p.shape for p in self._parameters], page_elements)
@@ -95,11 +95,26 @@ class Adam:
         self._settings = Tensor(full((3,), 1.0, dtype="float32"), self._backend, "float32")
         self._norm = Tensor(full((), 0.0, dtype="float32"), self._backend, "float32")
         self._finite = Tensor(full((), 1.0, dtype="bool"), self._backend, "bool")
-        self._explaining = False
 
-    def step(self, gradients: Gradients | None = None, *, lr: float | None = None) -> AdamStats:
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Fixed, like `eps` and `max_norm`: captured programs contain them."""
+        return self._betas
+
+    @property
+    def eps(self) -> float:
+        return self._eps
+
+    @property
+    def max_norm(self) -> float:
+        return self._max_norm
+
+    def step(
+        self, gradients: Gradients | None = None, *, lr: float | None = None, loss: Tensor | None = None
+    ) -> AdamStats:
         """Applies `gradients`, or every parameter's `grad`, which it clears.
 
+        loss: float32 of rank 0; the step is refused as well where it is not finite.
         Raises: GraphError for a parameter without a gradient, BackendMismatch for one that has moved, NonFiniteError;
         nothing is changed then. CaptureError for `lr` in a captured step: set the attribute before the call.
         """
@@ -110,11 +125,12 @@ class Adam:
                     f"make a new optimizer after module.to(...)"
                 )
         grads = [self._gradient(name, p, gradients) for name, p in zip(self._names, self._parameters, strict=True)]
-        if self._explaining:
-            raise NonFiniteError(self._first_bad(grads, self.steps + 1))
-        if stepping(self, "optimizer.step"):
-            stats = self._captured_step(grads, lr)
+        if explaining():
+            stats = self._explained_step(grads, loss)
+        elif stepping(self, "optimizer.step", self._finite):
+            stats = self._captured_step(grads, lr, loss)
         else:
+            self._require_finite(loss)
             stats = self._committed_step(grads, self.lr if lr is None else lr)
         if gradients is None:
             for p in self._parameters:
@@ -128,12 +144,26 @@ class Adam:
         finite = bool(storage.to_host(made.finite))
         self._store(made)  # the old values, bit for bit, where not finite: their own arrays may be donated and gone
         if not finite:
-            raise NonFiniteError(self._first_bad(grads, step))
+            raise NonFiniteError(self._first_bad(grads, step) or f"step {step}: {OVERFLOW}")
         self.steps = step
         self.stats = AdamStats(step=step, norm=Tensor(made.norm, self._backend, "float32"), max_norm=self.max_norm)
         return self.stats
 
-    def _captured_step(self, grads: list[Native], lr: float | None) -> AdamStats:
+    def _require_finite(self, loss: Tensor | None) -> None:
+        if loss is not None and not math.isfinite(value := float(loss.item())):
+            raise NonFiniteError(
+                f"step {self.steps + 1}: the loss is {value}; nothing was changed: lower the learning rate or check "
+                f"the data"
+            )
+
+    def _explained_step(self, grads: list[Native], loss: Tensor | None) -> AdamStats:
+        """Stores nothing. Raises: NonFiniteError where the loss or a gradient is the cause."""
+        self._require_finite(loss)
+        if bad := self._first_bad(grads, self.steps + 1):
+            raise NonFiniteError(bad)
+        return AdamStats(step=self.steps + 1, norm=self._norm.detach(), max_norm=self.max_norm)
+
+    def _captured_step(self, grads: list[Native], lr: float | None, loss: Tensor | None) -> AdamStats:
         if lr is not None:
             raise CaptureError(
                 f"optimizer.step got lr={lr} at {user_line()}, which the program would keep for ever; set optimizer.lr "
@@ -141,7 +171,11 @@ class Adam:
             )
         layout = self._backend.tools.layout
         rows = [layout.slice(self._settings.value, (i,), (i + 1,)) for i in range(3)]
-        made = self.compute(grads, *(layout.reshape(row, ()) for row in rows), donate=True)
+        rate, *corrections = (layout.reshape(row, ()) for row in rows)
+        if loss is not None:  # an update by a rate that is no number is refused
+            elementwise = self._backend.tools.elementwise
+            rate = elementwise.where(elementwise.isfinite(loss.value), rate, math.nan)
+        made = self.compute(grads, rate, *corrections, donate=True)
         self._store(made)
         self._norm.value, self._finite.value = made.norm, made.finite
         return AdamStats(step=self.steps + 1, norm=self._norm.detach(), max_norm=self.max_norm)
@@ -171,11 +205,7 @@ class Adam:
     def after_step(self, again: Callable[[], object]) -> None:
         """Counts the step. Raises: NonFiniteError where the device kept the old values, naming the first bad tensor."""
         if not self._finite.item():
-            self._explaining = True
-            try:
-                again()
-            finally:
-                self._explaining = False
+            again()
             raise NonFiniteError(f"step {self.steps + 1}: {OVERFLOW}")
         self.steps += 1
         self.stats = AdamStats(step=self.steps, norm=self._norm.detach(), max_norm=self.max_norm)
@@ -225,6 +255,7 @@ class Adam:
         return found.value
 
     def _first_bad(self, grads: Sequence[Native], step: int) -> str:
+        """What to say of the first gradient that is not finite, or ""."""
         to_host = self._backend.tools.storage.to_host
         for name, grad in zip(self._names, grads, strict=True):
             host = to_host(grad)
@@ -234,7 +265,7 @@ class Adam:
                     f"step {step}: the gradient of '{name}' has {bad} of {host.size} values that are not finite; "
                     f"nothing was changed: lower the learning rate or check the data"
                 )
-        return f"step {step}: {OVERFLOW}"
+        return ""
 
     def state_dict(self) -> dict[str, Host]:
         """Host copies of the moments: "first.<name>" and "second.<name>", in the parameters' shapes even when paged."""

@@ -16,47 +16,57 @@ Signature = tuple[Hashable, ...]
 class Arguments:
     """The arguments of one call, taken apart. Raises: CaptureError for what can neither be traced nor compared."""
 
-    __slots__ = ("_args", "_options", "signature", "tensors")
+    __slots__ = ("_args", "_numbers", "_options", "signature", "tensors")
 
     def __init__(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._args, self._options = args, options
         self.tensors: list[Tensor] = []
+        self._numbers: dict[int, int] = {}  # a tensor that comes twice is one, also for its gradient
         signature: list[Hashable] = [self._sign(f"argument {i}", a) for i, a in enumerate(args)]
         signature += [self._sign(f"argument {name!r}", a) for name, a in options.items()]
         self.signature: Signature = tuple(signature)
 
     def _sign(self, place: str, thing: Any) -> Hashable:
         if isinstance(thing, Tensor):
-            self.tensors.append(thing)
-            return (place, "tensor", thing.shape, thing.dtype, thing.requires_grad)
-        if isinstance(thing, (tuple, list)):
+            number = self._numbers.setdefault(id(thing), len(self.tensors))
+            if number == len(self.tensors):
+                self.tensors.append(thing)
+            return (place, "tensor", thing.shape, thing.dtype, thing.requires_grad, number)
+        if _is_sequence(thing):
             inside = tuple(self._sign(f"{place}[{i}]", each) for i, each in enumerate(thing))
-            return (place, type(thing).__name__, inside)
-        if isinstance(thing, dict):
-            return (place, "dict", tuple(self._sign(f"{place}[{key!r}]", each) for key, each in thing.items()))
+            return (place, type(thing), inside)
+        if type(thing) is dict and not any(isinstance(key, Tensor) for key in thing):
+            return (place, dict, tuple(self._sign(f"{place}[{key!r}]", each) for key, each in thing.items()))
         if thing is None or isinstance(thing, (bool, int, float, str)):
             # by its text: 0.0 equals -0.0 and True equals 1, which are other programs, and nan does not equal itself
-            return (place, "value", repr(thing))
+            return (place, "value", repr(thing), type(thing))
         raise CaptureError(
             f"{place} of a captured step is {type(thing).__name__}; wanted a Tensor (turret.tensor(...) makes one), a "
-            f"number, a string, None, or tuples, lists and dicts of these"
+            f"number, a string, None, or plain tuples, lists and dicts of these"
         )
 
     def rebuilt(self, tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same arguments with other tensors in the places of these."""
-        rest = iter(tensors)
-        args = tuple(_rebuild(a, lambda _: next(rest)) for a in self._args)
-        return args, {name: _rebuild(a, lambda _: next(rest)) for name, a in self._options.items()}
+
+        def other(tensor: Tensor) -> Tensor:
+            return tensors[self._numbers[id(tensor)]]
+
+        args = tuple(_rebuild(a, other) for a in self._args)
+        return args, {name: _rebuild(a, other) for name, a in self._options.items()}
+
+
+def _is_sequence(thing: Any) -> bool:
+    """A tuple, a list, or a named tuple: what can be made again from its members."""
+    return type(thing) in (tuple, list) or (isinstance(thing, tuple) and "_make" in dir(thing))
 
 
 def _rebuild(thing: Any, leaf: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(thing, Tensor):
         return leaf(thing)
-    if isinstance(thing, tuple) and type(thing) is not tuple:
-        return type(thing)(*(_rebuild(each, leaf) for each in thing))  # a named tuple takes its fields one by one
-    if isinstance(thing, (tuple, list)):
-        return type(thing)(_rebuild(each, leaf) for each in thing)
-    if isinstance(thing, dict):
+    if _is_sequence(thing):
+        members = [_rebuild(each, leaf) for each in thing]
+        return type(thing)(members) if type(thing) in (tuple, list) else type(thing)._make(members)
+    if type(thing) is dict:
         return {key: _rebuild(each, leaf) for key, each in thing.items()}
     return thing
 
@@ -87,10 +97,10 @@ class Results:
 def _leaves(place: str, thing: Any) -> Iterator[Tensor]:
     if isinstance(thing, Tensor):
         yield thing
-    elif isinstance(thing, (tuple, list)):
+    elif _is_sequence(thing):
         for i, each in enumerate(thing):
             yield from _leaves(f"{place}[{i}]", each)
-    elif isinstance(thing, dict):
+    elif type(thing) is dict and not any(isinstance(key, Tensor) for key in thing):
         for key, each in thing.items():
             yield from _leaves(f"{place}[{key!r}]", each)
     elif thing is not None:

@@ -9,16 +9,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from turret.registry import OpenBackend, current
-from turret.spi import BackendMismatch, CaptureError, OutOfMemory
+from turret.spi import BackendMismatch, CaptureError, DType, OutOfMemory, Shape
 
 from .arguments import Arguments, Results, Signature
 from .graph import Native, is_recording
 from .random import Draw
-from .tracing import Stateful, capturing, line_of, tracing
+from .tracing import Stateful, explanation, line_of, tracing
 from .value import Parameter, Tensor
 
 P = ParamSpec("P")
@@ -27,6 +28,8 @@ R = TypeVar("R")
 HANDFUL = 8
 """Programs of one step from which on every doubling is a recompile storm."""
 
+_RUNNING = threading.RLock()  # a captured call swaps and gives away arrays of tensors that others may hold as well
+_inside: ContextVar[bool] = ContextVar("turret_inside_a_captured_step", default=False)
 _log = logging.getLogger("turret.capture")
 
 
@@ -57,10 +60,12 @@ def capture(step: Callable[P, R], *, state: Sequence[Stateful] = (), enabled: bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a program was made for: the arguments, the state's tensors, and whether operations record a graph."""
+    """What a program was made for: the arguments, the state's tensors, which arguments are among these, and where."""
 
     arguments: Signature
     state: Signature
+    links: tuple[int | None, ...]
+    backend: OpenBackend
     recording: bool
 
 
@@ -70,7 +75,6 @@ class Captured(Generic[P, R]):
     def __init__(self, step: Callable[P, R], state: tuple[Stateful, ...], enabled: bool) -> None:
         self.step, self.state, self.enabled = step, state, enabled
         self._programs: dict[Key, _Program] = {}
-        self._lock = threading.RLock()
 
     @property
     def compiles(self) -> int:
@@ -79,40 +83,52 @@ class Captured(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the step. Raises: CaptureError, BackendMismatch, OutOfMemory, and what the step raises."""
-        if capturing() is not None:
-            return self.step(*args, **kwargs)  # part of the outer program
-        arguments = Arguments(args, kwargs)
-        held = _unique(t for each in self.state for t in each.held_tensors())
-        backend = _one_backend([*held, *arguments.tensors])
-        if not self.enabled or "compile" not in backend.tools.native:
-            result: R = Results(self.step(*args, **kwargs)).detached()
-            return result
-        with self._lock:
-            compiled: R = self._run(backend, arguments, held)
-            return compiled
+        if _inside.get():
+            return self.step(*args, **kwargs)  # part of the outer step
+        token = _inside.set(True)
+        try:
+            whole: R = self._whole(args, kwargs)
+            return whole
+        finally:
+            _inside.reset(token)
+
+    def _whole(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        arguments = Arguments(args, options)
+        with _RUNNING:
+            held = _unique(t for each in self.state for t in each.held_tensors())
+            backend = _one_backend([*held, *arguments.tensors])
+            if self.enabled and "compile" in backend.tools.native:
+                return self._run(backend, arguments, held)
+        return Results(self.step(*args, **options)).detached()
 
     def _run(self, backend: OpenBackend, arguments: Arguments, held: list[Tensor]) -> Any:
         _require_no_gradients(held)
         for each in self.state:
             each.before_step()
         state = tuple((id(t), t.shape, t.dtype, t.requires_grad) for t in held)
-        key = Key(arguments=arguments.signature, state=state, recording=is_recording())
+        places = {id(t): i for i, t in enumerate(held)}
+        links = tuple(places.get(id(t)) for t in arguments.tensors)
+        key = Key(arguments=arguments.signature, state=state, links=links, backend=backend, recording=is_recording())
         program = self._programs.get(key)
         made = program is None
         if program is None:
-            program = _Program(self, backend, arguments, held)
+            program = _Program(self, backend, held, links)
         began = time.perf_counter()
         result = program(arguments, held)
         if made:
             self._programs[key] = program
             self._tell(key, time.perf_counter() - began)
         for each in program.stepped:
-            each.after_step(lambda: self._again(arguments, program.rewound))
+            each.after_step(lambda: self._again(arguments, held, program.rewound))
         return result
 
-    def _again(self, arguments: Arguments, rewound: Callable[[], AbstractContextManager[None]]) -> object:
+    def _again(
+        self, arguments: Arguments, held: list[Tensor], rewound: Callable[[], AbstractContextManager[None]]
+    ) -> object:
+        """The step on copies of its state, for its error alone: everything is as it was afterwards."""
         args, options = arguments.rebuilt(arguments.tensors)
-        with rewound():
+        copy = current().tools.storage.copy if not held else held[0].backend.tools.storage.copy
+        with _standing_in(held, [copy(t.value) for t in held]), explanation(), rewound():
             return self.step(*args, **options)
 
     def _tell(self, key: Key, seconds: float) -> None:
@@ -138,12 +154,15 @@ class _Program:
     """The compiled step for one combination of shapes, and what its one tracing found out."""
 
     def __init__(
-        self, captured: Captured[Any, Any], backend: OpenBackend, arguments: Arguments, held: list[Tensor]
+        self,
+        captured: Captured[Any, Any],
+        backend: OpenBackend,
+        held: list[Tensor],
+        links: tuple[int | None, ...],
     ) -> None:
         self._captured, self._backend = captured, backend
-        self._shapes = [(t.dtype, t.requires_grad) for t in arguments.tensors]
-        self._arguments: Arguments | None = arguments
-        self._held = held
+        self._arguments: Arguments | None = None
+        self._held, self._links = held, links
         replaced = {id(t) for each in captured.state for t in each.replaced_tensors()}
         self._given = [i for i, t in enumerate(held) if id(t) in replaced]
         self._written: list[int] = []
@@ -156,26 +175,28 @@ class _Program:
         return self._backend.tools.compile.compile(self._trace, donate=tuple(self._given))
 
     def __call__(self, arguments: Arguments, held: list[Tensor]) -> Any:
-        inputs = [t.value for t in held]
+        inputs = [*(t.value for t in held), *(t.value for t in arguments.tensors)]
         self._separate(inputs)
-        inputs += [t.value for t in arguments.tensors]
+        counters = [draw.stream.counter for draw in self._draws]
         inputs += [draw.make() for draw in self._draws]
+        self._arguments = arguments  # a compiler may want to see the step again
         try:
             outputs = iter(self._compiled(*inputs))
         except _MoreDraws as more:
             self._draws, self._compiled = more.draws, self._compile()
             return self(arguments, held)
         except CaptureError as error:
-            if not self._traced:
-                raise _with_line(error) from error
-            raise
+            for draw, counter in zip(reversed(self._draws), reversed(counters), strict=True):
+                draw.stream.counter = counter
+            raise _with_line(error, self._captured.step) from error
         except OutOfMemory as error:
             if self._traced and self._given:
                 raise OutOfMemory(
                     f"{error}; what the step changes had been given to the device and is lost: load the last checkpoint"
                 ) from error
             raise
-        self._arguments = None
+        finally:
+            self._arguments = None
         for i in self._written:
             _put(held[i], next(outputs))
         assert self._results is not None
@@ -211,45 +232,76 @@ class _Program:
 
     def _trace(self, *arrays: Native) -> tuple[Native, ...]:
         """The pure function: runs the step on tensors that hold these arrays, and leaves everything as it was."""
-        if self._arguments is None:
-            raise CaptureError("the backend's compiler asked for the step again after it was compiled")
+        assert self._arguments is not None
         held, count = self._held, len(self._held)
-        last = count + len(self._shapes)
-        kept = [(t.value, t.version if isinstance(t, Parameter) else 0) for t in held]
-        args, options = self._arguments.rebuilt(
-            [
-                Tensor(x, self._backend, dtype, requires_grad=wanted)
-                for x, (dtype, wanted) in zip(arrays[count:last], self._shapes, strict=True)
-            ]
-        )
-        try:
-            for t, array in zip(held, arrays, strict=False):
-                t.value = array
+        last = count + len(self._links)
+        tensors = [
+            Tensor(x, self._backend, t.dtype, requires_grad=t.requires_grad) if link is None else held[link]
+            for x, t, link in zip(arrays[count:last], self._arguments.tensors, self._links, strict=True)
+        ]
+        args, options = self._arguments.rebuilt(tensors)
+        before = [(t.shape, t.dtype) for t in held]
+        with _standing_in(held, arrays[:count]):
             with tracing(self._captured.state, held, arrays[last:]) as inside:
                 results = Results(self._captured.step(*args, **options))
+                _check_results(results, inside.held)
             if len(inside.draws) > len(self._draws):
                 raise _MoreDraws(inside.draws)
+            _check_state(held, before)
             written = {i for i, t in enumerate(held) if t.value is not arrays[i]}
-            self._written, self.stepped = sorted(written | {*self._given}), inside.stepped
-            _check_state(held, kept)
+            self.stepped = inside.stepped
+            self._judge(inside.verdicts, arrays, written)
+            self._written = sorted(written | {*self._given})
             outputs = (*(held[i].value for i in self._written), *(t.value for t in results.tensors))
-        finally:
-            for t, (value, version) in zip(held, kept, strict=True):
-                t.value = value
-                if isinstance(t, Parameter):
-                    t.version, t.grad = version, None
         results.forget()
         self._results = results
         return outputs
 
+    def _judge(self, verdicts: list[Tensor], arrays: Sequence[Native], written: set[int]) -> None:
+        """Keeps all of the state where one verdict is False; an optimizer alone has done so for what is its own."""
+        own = {id(t) for each in self.stepped for t in each.held_tensors()}
+        if not verdicts or (len(verdicts) == 1 and all(id(self._held[i]) in own for i in written)):
+            return
+        elementwise = self._backend.tools.elementwise
+        whole = verdicts[0].value
+        for t in verdicts[1:]:
+            whole = elementwise.logical_and(whole, t.value)
+        for i in written:
+            t = self._held[i]
+            t.value = whole if t in verdicts else elementwise.where(whole, t.value, arrays[i])
 
-def _check_state(held: list[Tensor], kept: list[tuple[Native, int]]) -> None:
-    for t, (value, _) in zip(held, kept, strict=True):
-        before, after = tuple(value.shape), t.shape
-        if before != after:
+
+@contextlib.contextmanager
+def _standing_in(held: list[Tensor], values: Sequence[Native]) -> Iterator[None]:
+    """The tensors hold other values inside, and afterwards what they held: value, version and no gradient."""
+    kept = [(t.value, t.version if isinstance(t, Parameter) else 0) for t in held]
+    try:
+        for t, value in zip(held, values, strict=True):
+            t.value = value
+        yield
+    finally:
+        for t, (value, version) in zip(held, kept, strict=True):
+            t.value = value
+            if isinstance(t, Parameter):
+                t.version, t.grad = version, None
+
+
+def _check_results(results: Results, held: set[int]) -> None:
+    for t in results.tensors:
+        if isinstance(t, Parameter) and id(t) not in held:
             raise CaptureError(
-                f"the captured step changed a tensor of its state from shape {before} to {after}: every call would be "
-                f"another program; keep one shape and write into it"
+                f"the captured step returned a parameter of shape {t.shape} that is not part of its state; pass its "
+                f"module in capture(..., state=[...])"
+            )
+
+
+def _check_state(held: list[Tensor], before: list[tuple[Shape, DType]]) -> None:
+    for t, (shape, dtype) in zip(held, before, strict=True):
+        found = t.backend.tools.storage.dtype_of(t.value)
+        if (t.shape, found) != (shape, dtype):
+            raise CaptureError(
+                f"the captured step changed a tensor of its state from shape {shape} to {t.shape} and from {dtype} to "
+                f"{found}: every call would be another program; keep one shape and write into it"
             )
         if isinstance(t, Parameter) and t.grad is not None:
             raise CaptureError(
@@ -291,9 +343,14 @@ def _one_backend(tensors: list[Tensor]) -> OpenBackend:
     return first
 
 
-def _with_line(error: CaptureError) -> CaptureError:
-    """The error of a library, which knows nothing of lines, with the user's; our own carry theirs."""
-    return error if error.__cause__ is None else CaptureError(f"{error} (at {line_of(error)})")
+def _with_line(error: CaptureError, step: Callable[..., object]) -> CaptureError:
+    """The error with the user's line, or with where the step begins if it is about the step as a whole."""
+    if " at " in str(error):
+        return error
+    if error.__cause__ is not None:
+        return CaptureError(f"{error} (at {line_of(error)})")
+    code = getattr(step, "__code__", None)
+    return error if code is None else CaptureError(f"{error} (in the step at {code.co_filename}:{code.co_firstlineno})")
 
 
 def _cause(keys: list[Key]) -> str:
@@ -319,4 +376,4 @@ def _said(variant: object) -> str:
     assert isinstance(variant, tuple)
     if variant[0] == "tensor":
         return f"{variant[2]} {variant[1]}"
-    return str(variant[-1])
+    return str(variant[1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.metadata
 import sys
 import sysconfig
 import traceback
@@ -55,14 +57,15 @@ class Tracing:
 
     def __init__(self, state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native]) -> None:
         self._state = {id(each) for each in state}
-        self._held = {id(t) for t in held}
+        self.held = {id(t) for t in held}
         self._drawn = drawn
         self.draws: list[Draw] = []
         self.stepped: list[Stateful] = []
+        self.verdicts: list[Tensor] = []
 
     def check(self, name: str, parameter: Parameter) -> None:
         """Raises: CaptureError for a parameter whose value the program would keep for ever."""
-        if id(parameter) not in self._held:
+        if id(parameter) not in self.held:
             raise CaptureError(
                 f"{name} reads a parameter of shape {parameter.shape} at {user_line()}, which is not part of the "
                 f"captured state: the program would keep today's value; pass its module in capture(..., state=[...])"
@@ -94,6 +97,7 @@ class Tracing:
         self.stepped.append(who)
 
 
+_explaining: ContextVar[bool] = ContextVar("turret_explaining", default=False)
 _tracing: ContextVar[Tracing | None] = ContextVar("turret_tracing", default=None)
 
 
@@ -102,15 +106,34 @@ def capturing() -> Tracing | None:
     return _tracing.get()
 
 
-def stepping(who: Stateful, what: str) -> bool:
+def explaining() -> bool:
+    """Whether a refused step runs once more to find out why: nothing may be stored, and what is wrong is raised."""
+    return _explaining.get()
+
+
+@contextlib.contextmanager
+def explanation() -> Iterator[None]:
+    """A step inside is run for its error alone."""
+    token = _explaining.set(True)
+    try:
+        yield
+    finally:
+        _explaining.reset(token)
+
+
+def stepping(who: Stateful, what: str, verdict: Tensor | None = None) -> bool:
     """Whether a step is being captured, and then notes that `who` makes its step in it.
 
+    verdict: a tensor of the state, bool of rank 0, that says after the step whether it counts; where one of a program's
+    verdicts is False, the program keeps the whole state as it was.
     Raises: CaptureError as `Tracing.note`.
     """
     tracing = _tracing.get()
     if tracing is None:
         return False
     tracing.note(who, what)
+    if verdict is not None:
+        tracing.verdicts.append(verdict)
     return True
 
 
@@ -161,7 +184,13 @@ def _choose(innermost_first: list[tuple[FrameType, int]]) -> str:
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
+@functools.cache
+def _packages() -> frozenset[str]:
+    """turret and its installed plugins."""
+    points = importlib.metadata.entry_points(group="turret")
+    return frozenset({"turret", *(point.module.partition(".")[0] for point in points)})
+
+
 def _is_library(frame: FrameType) -> bool:
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    file = frame.f_code.co_filename
-    return package.startswith("turret") or file.startswith(_LIBRARIES) or file.startswith("<")
+    return package in _packages() or frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen"))

@@ -62,6 +62,7 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same value outside the graph."""
+        _require_captured("detach", self)
         return Tensor(self.value, self.backend, self.dtype)
 
     def backward(self, seed: Tensor | None = None, *, retain: bool = False) -> None:
@@ -255,10 +256,6 @@ def _default_dtype(data: Any, host: Host) -> DType:
 
 def record(name: str, value: Native, like: Tensor, inputs: tuple[Tensor, ...], vjp: Vjp) -> Tensor:
     """The result of a differentiable operation: with a node where recording and where any input wants a gradient."""
-    if (tracing := capturing()) is not None:
-        for t in inputs:
-            if isinstance(t, Parameter):
-                tracing.check(name, t)
     if not _recording.get():
         return Tensor(value, like.backend, like.dtype)
     parents: list[Node | Tensor | None] = []
@@ -293,11 +290,21 @@ def record_many(
     return tuple(Tensor(value, like.backend, like.dtype, port(i)) for i, value in enumerate(values))
 
 
+def _require_captured(name: str, *operands: Tensor) -> None:
+    """Raises: CaptureError for a parameter outside the state of the step that is being captured."""
+    if (tracing := capturing()) is not None:
+        for t in operands:
+            if isinstance(t, Parameter):
+                tracing.check(name, t)
+
+
 def same_backend(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
     """The one backend of all operands.
 
-    Raises: BackendMismatch, or DTypeError for an operand that is no Tensor.
+    Raises: BackendMismatch; DTypeError for an operand that is no Tensor; CaptureError for a parameter outside the state
+    of the step that is being captured.
     """
+    _require_captured(name, first, *others)
     if isinstance(first, Tensor):
         backend = first.backend
         for other in others:
@@ -322,8 +329,9 @@ def _refuse(name: str, operands: tuple[Tensor, ...]) -> NoReturn:
 def same_floats(name: str, first: Tensor, *others: Tensor) -> OpenBackend:
     """The one backend of operands of one floating-point dtype.
 
-    Raises: BackendMismatch, DTypeError.
+    Raises: BackendMismatch, DTypeError, CaptureError.
     """
+    _require_captured(name, first, *others)
     if isinstance(first, Tensor) and first.dtype in FLOATS:
         backend, dtype = first.backend, first.dtype
         for other in others:

@@ -89,12 +89,13 @@ class Engine:
             weight = tensor(share, dtype="float32", backend=self._backend)
             loss, total = self._gradients(*self._placed(batch), weight, total)
             losses.append((share, loss))
-        self._update(total)
+        if math.isfinite(sum(share * float(loss.item()) for share, loss in losses)):
+            self._update(total)
         return losses
 
     def _learn_step(self, ids: Tensor, targets: Tensor) -> Tensor:
         loss = self._loss(ids, targets)
-        self.optimizer.step(backward(loss))
+        self.optimizer.step(backward(loss), loss=loss)
         return loss
 
     def _gradients_step(
