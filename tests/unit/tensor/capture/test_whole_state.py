@@ -109,7 +109,7 @@ def test_a_loss_that_is_not_finite_refuses_the_step(table: Any, x: Tensor) -> No
     captured(x, factors[0])
     before = learner.w.numpy().tobytes()
     for run in (captured, step):
-        with pytest.raises(NonFiniteError, match="step 2: the loss is -?inf; nothing was changed"):
+        with pytest.raises(NonFiniteError, match=r"step 2: the loss is -?inf; nothing was changed"):
             run(x, factors[1])
         assert (learner.w.numpy().tobytes(), optimizer.steps) == (before, 1)
 
