@@ -66,6 +66,16 @@ def test_equal_seeds_give_bit_equal_losses(tmp_path: Path, backend: OpenBackend)
     assert first == second
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_first_step_that_explodes_is_refused(tmp_path: Path, backend: OpenBackend, accumulate: int) -> None:
+    made = Made(tmp_path, batch=2, accumulate=accumulate)
+    broken = made.model.parameters()[0]
+    broken.assign(broken.backend.tools.storage.from_host(np.full(broken.shape, np.nan, np.float32)))
+    with pytest.raises(NonFiniteError, match="step 1: the loss is nan"):
+        made.engine.step(1)
+    assert made.optimizer.steps == 0
+
+
 def test_a_step_that_explodes_names_itself_and_changes_nothing(tmp_path: Path, backend: OpenBackend) -> None:
     made = Made(tmp_path, batch=2)
     made.engine.step(1)

@@ -68,8 +68,9 @@ class Engine:
         except NonFiniteError as error:
             self._finite_loss(number, self._losses(batches), error)
             raise
+        loss = self._finite_loss(number, losses)
         assert self.optimizer.stats is not None
-        return StepResult(loss=self._finite_loss(number, losses), learning_rate=rate, stats=self.optimizer.stats)
+        return StepResult(loss=loss, learning_rate=rate, stats=self.optimizer.stats)
 
     def evaluate(self) -> float:
         """Mean loss over the validation batches, nats per token. Raises: NonFiniteError."""
