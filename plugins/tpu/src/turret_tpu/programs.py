@@ -22,7 +22,7 @@ QUICKLY: dict[str, bool | str] = {"xla_backend_optimization_level": "0", "xla_cp
 
 def _trace() -> object:
     """What is being traced here; equal while it is the same."""
-    return get_opaque_trace_state(convention="flax")  # type: ignore[no-untyped-call]
+    return get_opaque_trace_state(convention="flax")  # type: ignore[no-untyped-call]  # JAX states no types
 
 
 NOTHING = _trace()
@@ -83,6 +83,6 @@ def program(*static: str, donate: tuple[str, ...] = (), out: jax.sharding.Shardi
 
     def made(function: F) -> F:
         options = {"static_argnames": static, "donate_argnames": donate, "out_shardings": out, "inline": out is None}
-        return Program(function, options)  # type: ignore[return-value]
+        return Program(function, options)  # type: ignore[return-value]  # called like the function
 
     return made
