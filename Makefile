@@ -4,6 +4,7 @@
 #   make check   the gates: format, lint, types, layers, contracts
 #   make conformance  examine every backend that runs here, and the suite itself with one fault a slot
 #   make faults  hunt every fault of the catalogue on every backend that runs here
+#   make kernels compile every CUDA kernel for every architecture and compare with what is recorded
 #   make bench   time a training step beside PyTorch, and captured steps beside JAX and MLX programs written by hand
 #   make wheels  build every distribution into dist/ and prove that they install
 #   make clean   remove .venv, dist and caches; runs/ stays
@@ -12,7 +13,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
-DISTRIBUTIONS := core plugins/cpu plugins/metal plugins/tpu
+DISTRIBUTIONS := core plugins/cpu plugins/cuda plugins/metal plugins/tpu
 SOURCES := core/src $(wildcard plugins/*/src) examples/minimal_backend/src scripts benchmarks
 BACKENDS := cpu minimal metal:cpu tpu:cpu
 SLOW ?=
@@ -20,7 +21,7 @@ PYTEST_ARGS ?=
 OUT ?=
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check conformance faults bench wheels clean
+.PHONY: demo test check conformance faults kernels bench wheels clean
 
 demo: .venv/ready
 	@out="$(OUT)"; n=1; \
@@ -45,6 +46,9 @@ conformance: .venv/ready-dev
 
 faults: .venv/ready-dev
 	for each in $(BACKENDS); do $(BIN)/turret conformance faults --backend $$each || exit 1; done
+
+kernels: .venv/ready-dev
+	$(BIN)/python scripts/cuda_kernels.py --check
 
 bench: .venv/ready-bench
 	$(BIN)/python benchmarks/train_step.py --peer torch --json
@@ -72,7 +76,7 @@ clean:
 
 .venv/ready-dev: .venv/ready requirements-dev.txt $(DISTRIBUTIONS:=/pyproject.toml)
 	$(PIP) --requirement requirements-dev.txt
-	$(PIP) --no-build-isolation --editable ./plugins/metal --editable ./plugins/tpu
+	$(PIP) --no-build-isolation --editable ./plugins/cuda --editable ./plugins/metal --editable ./plugins/tpu
 	$(PIP) --no-build-isolation --no-deps --editable examples/minimal_backend
 	@touch $@
 

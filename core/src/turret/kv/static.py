@@ -10,7 +10,7 @@ from turret.registry import OpenBackend
 from turret.spi import ConfigError, DType, Host, ShapeError
 from turret.tensor import Tensor
 from turret.tensor.graph import Native
-from turret.tensor.tracing import explaining, stepping
+from turret.tensor.tracing import explaining, giving, stepping
 
 from .checks import check_entry, check_sizes
 
@@ -136,7 +136,7 @@ class _Layer:
         slot, reshape = backend.tools.paged_attention, backend.tools.layout.reshape
         flat = (k.shape[0] * k.shape[1], *k.shape[2:])
         new = (reshape(k.value, flat), reshape(v.value, flat))
-        pools = slot.append(self.k.value, self.v.value, *new, cache.slots, donate=True)
+        pools = slot.append(self.k.value, self.v.value, *new, cache.slots, donate=giving())
         self.k.value, self.v.value = pools
         out = slot.attend(q.value, *pools, cache.table.value, cache.starts.value, page=cache.capacity, scale=scale)
         return Tensor(out, backend, q.dtype)

@@ -13,7 +13,7 @@ from turret.spi import Adapted, BackendMismatch, CaptureError, ConfigError, Grap
 from turret.tensor import Gradients, Parameter, Tensor
 from turret.tensor.graph import Native
 from turret.tensor.state import check_host
-from turret.tensor.tracing import explaining, stepping, user_line
+from turret.tensor.tracing import explaining, giving, stepping, user_line
 
 from .moments import Moments
 
@@ -175,7 +175,7 @@ class Adam:
         if loss is not None:  # an update by a rate that is no number is refused
             elementwise = self._backend.tools.elementwise
             rate = elementwise.where(elementwise.isfinite(loss.value), rate, math.nan)
-        made = self.compute(grads, rate, *corrections, donate=True)
+        made = self.compute(grads, rate, *corrections, donate=giving())
         self._store(made)
         self._norm.value, self._finite.value = made.norm, made.finite
         return AdamStats(step=self.steps + 1, norm=self._norm.detach(), max_norm=self.max_norm)

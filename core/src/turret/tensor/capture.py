@@ -150,6 +150,10 @@ class _MoreDraws(Exception):
         self.draws = draws
 
 
+class _KeepsOld(Exception):
+    """No error: the first tracing found that the program has to choose between the old state and the new one."""
+
+
 class _Program:
     """The compiled step for one combination of shapes, and what its one tracing found out."""
 
@@ -168,6 +172,7 @@ class _Program:
         self._written: list[int] = []
         self._results: Results | None = None
         self._draws: list[Draw] = []
+        self._giving = True
         self.stepped: list[Stateful] = []
         self._compiled = self._compile()
 
@@ -184,6 +189,9 @@ class _Program:
             outputs = iter(self._compiled(*inputs))
         except _MoreDraws as more:
             self._draws, self._compiled = more.draws, self._compile()
+            return self(arguments, held)
+        except _KeepsOld:
+            self._giving, self._compiled = False, self._compile()
             return self(arguments, held)
         except CaptureError as error:
             for draw, counter in zip(reversed(self._draws), reversed(counters), strict=True):
@@ -242,7 +250,7 @@ class _Program:
         args, options = self._arguments.rebuilt(tensors)
         before = [(t.shape, t.dtype) for t in held]
         with _standing_in(held, arrays[:count]):
-            with tracing(self._captured.state, held, arrays[last:]) as inside:
+            with tracing(self._captured.state, held, arrays[last:], giving=self._giving) as inside:
                 results = Results(self._captured.step(*args, **options))
                 _check_results(results, inside.held)
             if len(inside.draws) > len(self._draws):
@@ -262,6 +270,8 @@ class _Program:
         own = {id(t) for each in self.stepped for t in each.held_tensors()}
         if not verdicts or (len(verdicts) == 1 and all(id(self._held[i]) in own for i in written)):
             return
+        if self._giving:
+            raise _KeepsOld
         elementwise = self._backend.tools.elementwise
         whole = verdicts[0].value
         for t in verdicts[1:]:

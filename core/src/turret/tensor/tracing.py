@@ -55,7 +55,10 @@ class Stateful(Protocol):
 class Tracing:
     """One step while it is being captured: the tensors it may use, and the objects that made their step in it."""
 
-    def __init__(self, state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native]) -> None:
+    def __init__(
+        self, state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native], *, giving: bool
+    ) -> None:
+        self.giving = giving
         self._state = {id(each) for each in state}
         self.held = {id(t) for t in held}
         self._drawn = drawn
@@ -137,6 +140,12 @@ def stepping(who: Stateful, what: str, verdict: Tensor | None = None) -> bool:
     return True
 
 
+def giving() -> bool:
+    """Whether a step may write its new state into the old arrays; not where a verdict may still choose the old ones."""
+    tracing = _tracing.get()
+    return tracing is None or tracing.giving
+
+
 def refuse_host(what: str, instead: str) -> None:
     """Raises: CaptureError where a step is being captured; `instead` is what to do."""
     if _tracing.get() is not None:
@@ -146,9 +155,11 @@ def refuse_host(what: str, instead: str) -> None:
 
 
 @contextlib.contextmanager
-def tracing(state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native]) -> Iterator[Tracing]:
+def tracing(
+    state: Iterable[Stateful], held: Iterable[Tensor], drawn: Sequence[Native], *, giving: bool
+) -> Iterator[Tracing]:
     """Operations inside belong to one program, which gets the random numbers it is known to need."""
-    made = Tracing(state, held, drawn)
+    made = Tracing(state, held, drawn, giving=giving)
     token = _tracing.set(made)
     try:
         yield made

@@ -1,0 +1,3 @@
+"""The CUDA backend of turret."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""CUDA kernels: one `.cu` file for each kind of work, read as text and compiled for the device at hand."""

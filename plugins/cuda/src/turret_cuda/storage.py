@@ -1,0 +1,91 @@
+"""The storage slot: CuPy arrays in the memory of one device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turret.spi import Device, DType, Host, Memory, Shape, host_dtype
+
+from .arrays import INT32, NAMES, NATIVE, SUFFIXES, Native, native
+from .device import described
+from .library import X
+from .place import Place
+
+
+class CudaStorage:
+    """Everything is queued; `to_host` and `synchronize` wait."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def from_host(self, host: Host, /, *, dtype: DType | None = None) -> X:
+        place = self._place
+        place.refuse_while_capturing("storage.from_host")
+        wanted = native(dtype or NAMES[native(host.dtype.name)])
+        with np.errstate(all="ignore"):
+            source = np.ascontiguousarray(host, wanted).reshape(host.shape)
+        made = place.empty(host.shape, wanted)
+        if source.size:
+            place.upload(made, source.ctypes.data)
+        return made
+
+    def to_host(self, x: X, /) -> Host:
+        place = self._place
+        place.refuse_while_capturing("storage.to_host")
+        name = NAMES[x.dtype]
+        dense = place.dense(self.cast(x, "float32") if name == "bfloat16" else x)
+        host = np.empty(x.shape, host_dtype(name))
+        if host.size:
+            place.download(dense, host.ctypes.data)
+        else:
+            place.wait("storage.to_host")
+        return host
+
+    def full(self, shape: Shape, value: float, /, *, dtype: DType) -> X:
+        wanted = native(dtype)
+        made = self._place.empty(shape, wanted)
+        self._place.spread("copy", f"fill_{wanted.itemsize}", made.size, word(value, wanted), made, made.size)
+        return made
+
+    def arange(self, stop: int, /) -> X:
+        made = self._place.empty((stop,), INT32)
+        self._place.spread("copy", "arange", stop, made, stop)
+        return made
+
+    def cast(self, x: X, dtype: DType, /) -> X:
+        return cast(self._place, x, native(dtype))
+
+    def copy(self, x: X, /) -> X:
+        return self._place.copied(x)
+
+    def dtype_of(self, x: X, /) -> DType:
+        return NAMES[x.dtype]
+
+    def synchronize(self, *arrays: X) -> None:
+        if arrays:
+            self._place.wait("storage.synchronize")
+
+    def memory(self) -> Memory | None:
+        """The pool's memory, of every opening of this device in the process together."""
+        used, peak, total = self._place.memory()
+        return Memory(used_bytes=used, peak_bytes=peak, total_bytes=total)
+
+    def device(self) -> Device:
+        return Device(name=described(self._place), kind=self._place.spec, dtypes=frozenset(NATIVE))
+
+
+def cast(place: Place, x: X, dtype: Native) -> X:
+    """x in another dtype; x itself where it has that dtype."""
+    if x.dtype == dtype:
+        return x
+    x = place.dense(x)
+    made = place.empty(x.shape, dtype)
+    place.spread("cast", f"cast_{SUFFIXES[x.dtype]}_{SUFFIXES[dtype]}", x.size, x, made, x.size)
+    return made
+
+
+def word(value: float, dtype: Native) -> int:
+    """A scalar as kernels take it: its bits in the dtype, as a 64-bit integer."""
+    with np.errstate(all="ignore"):
+        bits = np.asarray(value).astype(dtype).tobytes()
+    return int.from_bytes(bits.ljust(8, b"\0"), "little", signed=True)

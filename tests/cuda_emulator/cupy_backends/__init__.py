@@ -1,0 +1,1 @@
+"""The lower half of the stand-in for CuPy: errors, the runtime API and the machine that it drives."""

@@ -1,0 +1,1 @@
+"""The driver and runtime interfaces, under the names that CuPy gives them."""
