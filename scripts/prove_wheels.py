@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ("--layers", "1", "--heads", "2", "--width", "16", "--ff", "32", "--context", "16")
 TRAIN = ("train", "--out", "run", *MODEL, "--batch", "2", "--steps", "3", "--log", "json")
-ABSENT = {"metal": "mlx", "tpu": "jax"}
+ABSENT = {"cuda": "CuPy", "metal": "mlx", "tpu": "jax"}
 GENERATE = ("generate", "run", "--prompt", "The", "--max-new-tokens", "8", "--seed", "1")
 
 

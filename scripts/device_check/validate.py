@@ -1,4 +1,4 @@
-"""Whether a parsed JSON document is what a dataclass of the schema describes; and instances from such documents."""
+"""Whether a parsed JSON document is what a dataclass of the schema describes."""
 
 from __future__ import annotations
 
@@ -38,21 +38,6 @@ def problems(document: object, wanted: Any, where: str = "") -> Iterator[str]:
                 yield from problems(each, typing.get_args(wanted)[1], f"{where}.{key}")
     else:
         yield from _scalar(document, wanted, here)
-
-
-def made(cls: Any, document: dict[str, Any]) -> Any:
-    """An instance of the dataclass. Raises: ValueError where the document has problems."""
-    if wrong := list(problems(document, cls)):
-        raise ValueError(f"no {cls.__name__}: {'; '.join(wrong)}")
-    hints = typing.get_type_hints(cls)
-    return cls(**{name: _value(hints[name], each) for name, each in document.items()})
-
-
-def _value(wanted: Any, each: Any) -> Any:
-    inner = [part for part in (wanted, *typing.get_args(wanted)) if is_dataclass(part)]
-    if not inner or each is None:
-        return each
-    return [made(inner[0], one) for one in each] if isinstance(each, list) else made(inner[0], each)
 
 
 def _object(document: object, wanted: Any, where: str) -> Iterator[str]:

@@ -3,11 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import turret
 
 PLUGIN = """
 from turret.spi import BackendInfo, hookimpl
@@ -48,6 +51,19 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.path = [folder]
+        self.flags: tuple[str, ...] = ()
+
+    def without(self, distribution: str) -> None:
+        """From now on processes see the environment as if `distribution` was not installed in it."""
+        beside = self.folder.with_name(f"{self.folder.name}-without")
+        beside.mkdir()
+        for each in Path(sysconfig.get_path("purelib")).iterdir():
+            if not each.name.startswith(f"{distribution.replace('-', '_')}-"):
+                (beside / each.name).symlink_to(each)
+        # -S leaves the environment's own folder out, and with it the .pth files of editable installs.
+        self.flags = ("-S",)
+        self.path += [beside, Path(turret.__file__).resolve().parents[1]]
 
     def add(
         self,
@@ -84,9 +100,14 @@ class Site:
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs `python *command` with this folder on its path and no other TURRET variable than the given ones."""
         clean = {name: value for name, value in os.environ.items() if not name.upper().startswith("TURRET")}
-        environ = {**clean, "PYTHONPATH": str(self.folder), **variables}
+        environ = {**clean, "PYTHONPATH": os.pathsep.join(map(str, self.path)), **variables}
         return subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, env=environ, timeout=120, check=False
+            [sys.executable, *self.flags, *command],
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=120,
+            check=False,
         )
 
     def python(self, code: str, **variables: str) -> str:

@@ -87,7 +87,7 @@ def test_many_matrices_are_several_calls_one_after_another(monkeypatch: pytest.M
     count = 2 * cublas.MOST_MATRICES + 5
     a, b, c = Operand(0, 1, 3), Operand(2**40, 1, 0), Operand(2**41, 1, 1)
     blas.strided(FLOAT32, (count, 1, 1, 1), a, b, c)
-    blas.pointers(FLOAT32, (count, 1, 1, 1), a, b, c, aligned=True)
+    blas.pointers(FLOAT32, (count, 1, 1, 1), a, b, c, tf32=True)
     strided, pointed = found.calls[:3], found.calls[3:]
     assert [call[1][-3] for call in found.calls] == [cublas.MOST_MATRICES, cublas.MOST_MATRICES, 5] * 2
     assert [call[1][11] for call in strided] == [each * cublas.MOST_MATRICES * 3 * 4 for each in range(3)]
@@ -96,15 +96,15 @@ def test_many_matrices_are_several_calls_one_after_another(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("asked", "aligned", "compute"),
+    ("asked", "allowed", "compute"),
     [("1", True, cublas.IN_TF32), ("1", False, cublas.IN_FLOAT32), ("0", True, cublas.IN_FLOAT32)],
 )
-def test_tf32_is_used_where_asked_for_and_addresses_allow_it(
-    monkeypatch: pytest.MonkeyPatch, asked: str, aligned: bool, compute: int
+def test_tf32_is_used_where_asked_for_and_allowed(
+    monkeypatch: pytest.MonkeyPatch, asked: str, allowed: bool, compute: int
 ) -> None:
     monkeypatch.setenv("CUPY_TF32", asked)
     found, blas = recording(monkeypatch)
-    blas.pointers(FLOAT32, (3, 1, 1, 1), ONE, ONE, ONE, aligned=aligned)
+    blas.pointers(FLOAT32, (3, 1, 1, 1), ONE, ONE, ONE, tf32=allowed)
     assert found.calls[0][1][-2] == compute
 
 
@@ -125,7 +125,7 @@ def test_matrices_are_found_by_addresses_on_the_device(place: Place) -> None:
     rows = (5, False), (5, True), (6, False)
     operands = [Operand(table.data.ptr, row, transposed=flag) for table, (row, flag) in zip(tables, rows, strict=True)]
     place.multiply(
-        lambda blas: blas.pointers(on_device[0].dtype, (3, 4, 6, 5), *operands, aligned=True), *on_device, *tables
+        lambda blas: blas.pointers(on_device[0].dtype, (3, 4, 6, 5), *operands, tf32=True), *on_device, *tables
     )
     assert np.allclose(storage.to_host(on_device[2]), a @ b.transpose((0, 2, 1)), rtol=1e-13, atol=1e-13)
 

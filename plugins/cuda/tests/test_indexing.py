@@ -127,6 +127,20 @@ def test_additions_follow_the_tokens(indexing: CudaIndexing, storage: CudaStorag
         np.testing.assert_array_equal(storage.to_host(indexing.scatter_add_rows(*put)), want)
 
 
+def test_few_blocks_do_the_work_of_many(
+    indexing: CudaIndexing, storage: CudaStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, ids, rows = values((300, 40), "float32"), some_ids(1100, 300), values((1100, 40), "float32", 2)
+    put = [storage.from_host(each) for each in (base, ids, rows)]
+    calls = indexing.scatter_add_rows, indexing.set_rows
+    want = [storage.to_host(call(*put)) for call in calls]
+    for name in ("indexing", "place"):
+        monkeypatch.setattr(f"turret_cuda.{name}.MOST_BLOCKS", 2)
+    for call, each in zip(calls, want, strict=True):
+        np.testing.assert_array_equal(storage.to_host(call(*put)), each)
+    np.testing.assert_array_equal(storage.to_host(indexing.gather_rows(put[0], put[1])), base[ids])
+
+
 def test_halves_are_rounded_once(indexing: CudaIndexing, storage: CudaStorage) -> None:
     base, ids, rows = np.full((2, 1), 2048.0), np.zeros(64, np.int32), np.ones((64, 1))
     for dtype in ("float16", "bfloat16"):
@@ -217,7 +231,7 @@ def test_nothing_to_do_is_done(indexing: CudaIndexing, storage: CudaStorage) -> 
 
 
 @settings(deadline=None, max_examples=25)
-@given(count=st.integers(1, 600), below=st.sampled_from([1, 2, 255, 256, 257, 65_537]), seed=st.integers(0, 99))
+@given(count=st.integers(1, 1500), below=st.sampled_from([1, 2, 255, 256, 257, 65_537]), seed=st.integers(0, 99))
 def test_tokens_are_sorted_by_id_and_keep_their_order(count: int, below: int, seed: int) -> None:
     place = place_of("emulated")
     indexing, storage = CudaIndexing(place), CudaStorage(place)

@@ -21,7 +21,8 @@ from turret_cuda.storage import CudaStorage
 
 X = npt.NDArray[Any]
 UNITS: dict[DType, float] = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-LAYOUTS = ("whole", "transposed", "rows of a slice", "columns of a slice", "every other", "backwards", "broadcast")
+LAYOUTS = ("whole", "transposed", "rows of a slice", "columns of a slice", "every other", "backwards")
+REPEATED = {"one matrix for all": None, "one row for all": -2, "one column for all": -1}
 FAR = 1e4  # fills what lies around the operands: a product that reads it cannot go unnoticed
 
 
@@ -69,7 +70,7 @@ def rounded(storage: CudaStorage, x: X, dtype: DType) -> X:
 @given(
     lead=st.lists(st.integers(0, 3), max_size=2),
     sizes=st.tuples(*[st.integers(0, 9)] * 3),
-    layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 2),
+    layouts=st.tuples(*[st.sampled_from((*LAYOUTS, *REPEATED))] * 2),
     flags=st.tuples(st.booleans(), st.booleans()),
     dtype=st.sampled_from(sorted(UNITS)),
     seed=st.integers(0, 9),
@@ -87,8 +88,11 @@ def test_operands_are_read_wherever_they_lie(
     shapes = (k, m) if flags[0] else (m, k), (n, k) if flags[1] else (k, n)
     hosts, arrays = [], []
     for shape, layout in zip(shapes, layouts, strict=True):
-        if layout == "broadcast":
-            one = rounded(storage, draw.standard_normal(shape), dtype)
+        if layout in REPEATED:
+            small, axis = list(shape), REPEATED[layout]
+            if axis is not None:
+                small[axis] = 1
+            one = rounded(storage, draw.standard_normal(small), dtype)
             hosts.append(np.broadcast_to(one, (*lead, *shape)))
             arrays.append(cupy.broadcast_to(storage.from_host(one, dtype=dtype), (*lead, *shape)))
         else:

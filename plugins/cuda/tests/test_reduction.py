@@ -174,14 +174,15 @@ def test_nan_and_infinities_win(
     reduction: CudaReduction, storage: CudaStorage, dtype: Any, shape: tuple[int, int], columns: bool
 ) -> None:
     host = drawn(shape, dtype)
-    host[0, [3, 7]] = np.nan
+    late = shape[1] * 2 // 3
+    host[0, [late, late + 2]] = np.nan
     host[0, 2] = np.inf
     host[1] = -np.inf
     host[2, -1] = np.inf
     x = storage.from_host(host.T if columns else host, dtype=dtype)
     axis = 0 if columns else 1
     np.testing.assert_array_equal(storage.to_host(reduction.max(x, axis=axis)), [np.nan, -np.inf, np.inf])
-    np.testing.assert_array_equal(storage.to_host(reduction.argmax(x, axis=axis)), [3, 0, shape[1] - 1])
+    np.testing.assert_array_equal(storage.to_host(reduction.argmax(x, axis=axis)), [late, 0, shape[1] - 1])
     assert np.isnan(storage.to_host(reduction.sum(x, axis=axis))[0])
 
 
@@ -210,3 +211,15 @@ def test_sums_have_the_same_bits_at_every_run(reduction: CudaReduction, storage:
         first = storage.to_host(reduction.sum(x, axis=axis))
         for _ in range(2):
             np.testing.assert_array_equal(storage.to_host(reduction.sum(x, axis=axis)), first)
+
+
+def test_few_blocks_do_the_work_of_many(
+    reduction: CudaReduction, storage: CudaStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = np.random.default_rng(8).integers(-99, 99, (2000, 40)).astype(np.float32)
+    host[77, 5] = host[1990, 5] = 99
+    x = storage.from_host(host)
+    monkeypatch.setattr("turret_cuda.reduction.MOST_BLOCKS", 2)
+    for axis in (0, 1):
+        np.testing.assert_array_equal(storage.to_host(reduction.sum(x, axis=axis)), host.sum(axis))
+        np.testing.assert_array_equal(storage.to_host(reduction.argmax(x, axis=axis)), host.argmax(axis))

@@ -60,7 +60,9 @@ class ndarray:
         if len(self.strides) != len(self.shape):
             raise ValueError(f"{len(self.shape)} axes do not go with strides {self.strides}")
         self.data = _pool.malloc(self.nbytes) if memptr is None else memptr
-        self._c_contiguous = _is_packed(self.shape, self.strides, self.dtype.itemsize, self.size)
+        self._c_contiguous = (strides is None and order == "C") or _is_packed(
+            self.shape, self.strides, self.dtype.itemsize, self.size
+        )
 
     @property
     def ndim(self) -> int:

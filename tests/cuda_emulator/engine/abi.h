@@ -13,31 +13,29 @@ struct Parameter {
     int size, offset, kind;
 };
 
-// Memory between two addresses: the section that the linker made of all variables placed in it.
-struct Region {
-    unsigned char *start, *stop;
-};
-
-// Addresses of the red zones behind the static shared arrays of one region.
-struct Zones {
-    unsigned char **start, **stop;
-};
-
 constexpr int zone_bytes = 64;
+
+// A static array in shared memory: a red zone, the array, and `zone_at` bytes from the start another red zone. `block`
+// is the block that it was last made ready for.
+struct SharedArray {
+    unsigned char* start;
+    int bytes, zone_at;
+    unsigned long long block;
+    SharedArray* next;
+};
 
 struct Kernel {
     const char* name;
     void (*call)(const unsigned char* frame);
     const Parameter* parameters;
     int count;
-    Region shared;
-    Zones zones;
 };
 
 // The variables of the program that the runtime sets before a thread runs on.
 struct Registers {
     Index *thread, *block, *block_size, *grid_size;
     unsigned* lane;
+    unsigned long long* serial;
     unsigned char** dynamic;
 };
 
@@ -45,8 +43,6 @@ struct Program {
     const Kernel* kernels;
     int count;
     Registers registers;
-    Region shared;
-    Zones zones;
 };
 
 enum Order : int { forward, reverse, shuffled };
@@ -58,10 +54,10 @@ struct Launch {
     unsigned long long seed;
     int kernel;
     Index grid, block;
-    int shared_bytes, order, garbage;
+    int shared_bytes, most_shared_bytes, order, garbage;
 };
 
-enum Fault : int { none, illegal_address, deadlock, divergent_barrier, bad_lane, trap };
+enum Fault : int { none, launch_limit, illegal_address, deadlock, divergent_barrier, bad_lane, trap };
 
 // Where in the source a thread waits; `id` differs between any two places that a program names.
 struct Site {
@@ -82,5 +78,7 @@ extern "C" {
 ON_HOST_EXPORT int on_host_barrier(const on_host::Site* site, int value);
 ON_HOST_EXPORT unsigned long long on_host_warp(const on_host::Site* site, on_host::Vote vote, unsigned mask,
                                                unsigned long long value, int source);
+// Before the first use of an array in a block.
+ON_HOST_EXPORT void on_host_prepare(on_host::SharedArray* array);
 [[noreturn]] ON_HOST_EXPORT void on_host_trap(const on_host::Site* site, const char* what);
 }

@@ -19,7 +19,8 @@ Order = Literal["forward", "reverse", "random"]
 Dimensions = tuple[int, int, int]
 
 _PARAMETER_KINDS: Final[tuple[ParameterKind, ...]] = ("pointer", "integer", "float", "struct")
-_FAULT_KINDS: Final[tuple[FaultKind, ...]] = (
+_FAULT_KINDS: Final[tuple[FaultKind | None, ...]] = (
+    None,
     "launch",
     "illegal address",
     "deadlock",
@@ -28,7 +29,7 @@ _FAULT_KINDS: Final[tuple[FaultKind, ...]] = (
     "trap",
 )
 _ORDERS: Final[dict[str, int]] = {"forward": 0, "reverse": 1, "random": 2}
-_LAUNCH: Final = struct.Struct("@PPQi6Iiii4x")
+_LAUNCH: Final = struct.Struct("@PPQi6Iiiii")
 _ALIGNMENT: Final = 64
 
 
@@ -42,10 +43,6 @@ class _KernelRecord(ctypes.Structure):
         ("call", ctypes.c_void_p),
         ("parameters", ctypes.POINTER(_ParameterRecord)),
         ("count", ctypes.c_int),
-        ("shared_start", ctypes.c_void_p),
-        ("shared_stop", ctypes.c_void_p),
-        ("zones_start", ctypes.c_void_p),
-        ("zones_stop", ctypes.c_void_p),
     )
 
 
@@ -98,10 +95,6 @@ class Kernel:
             Parameter(size=found.size, kind=_PARAMETER_KINDS[found.kind], offset=found.offset)
             for found in record.parameters[: record.count]
         )
-        zone_count = ((record.zones_stop or 0) - (record.zones_start or 0)) // 8
-        self.static_shared_bytes: Final = max(
-            0, (record.shared_stop or 0) - (record.shared_start or 0) - 64 * zone_count
-        )
         self.max_shared_bytes = 48 << 10
         self._sizes = [parameter.size for parameter in self.parameters]
         self._position = position
@@ -145,7 +138,8 @@ class Kernel:
         if [len(argument) for argument in arguments] != self._sizes:
             raise TypeError(self._mismatch(arguments))
         self._check_limits(grid, block, shared_bytes)
-        number = _ORDERS[order]
+        if order not in _ORDERS:
+            raise ValueError(f"order is one of {', '.join(_ORDERS)}, got {order!r}")
         with _turn.lock:
             memory = self._memory
             _LAUNCH.pack_into(
@@ -158,15 +152,15 @@ class Kernel:
                 *grid,
                 *block,
                 shared_bytes,
-                number,
+                self.max_shared_bytes,
+                _ORDERS[order],
                 garbage,
             )
             self._frame.pack_into(memory, self._frame_at, *arguments)
-            fault = self._run(self._launch_address)
-            if fault:
-                message = _runtime().on_host_message().decode(errors="replace")
-        if fault:
-            raise KernelFault(_FAULT_KINDS[fault], message)
+            fault = _FAULT_KINDS[self._run(self._launch_address)]
+            message = "" if fault is None else _runtime().on_host_message().decode(errors="replace")
+        if fault is not None:
+            raise KernelFault(fault, message)
 
     def _mismatch(self, arguments: Sequence[bytes]) -> str:
         if len(arguments) != len(self._sizes):
@@ -182,18 +176,14 @@ class Kernel:
     def _check_limits(self, grid: Dimensions, block: Dimensions, shared_bytes: int) -> None:
         x, y, z = block
         gx, gy, gz = grid
-        shared = self.static_shared_bytes + shared_bytes
         if x < 1 or y < 1 or z < 1 or x * y * z > 1024 or z > 64:
             wrong = f"a block of {block} threads: at least 1 along each axis, at most 1024 in all and 64 along z"
         elif gx < 1 or gy < 1 or gz < 1 or gx > 0x7FFFFFFF or gy > 65535 or gz > 65535:
             wrong = (
                 f"a grid of {grid} blocks: at least 1 along each axis, at most 2147483647 along x, 65535 along y and z"
             )
-        elif shared_bytes < 0 or shared > self.max_shared_bytes:
-            wrong = (
-                f"{self.static_shared_bytes} bytes of static and {shared_bytes} of dynamic shared memory: "
-                f"at most {self.max_shared_bytes} together"
-            )
+        elif shared_bytes < 0 or shared_bytes > self.max_shared_bytes:
+            wrong = f"{shared_bytes} bytes of dynamic shared memory: at most {self.max_shared_bytes}"
         else:
             return
         raise KernelFault("launch", f"kernel {self.name}: {wrong}")

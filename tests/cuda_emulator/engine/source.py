@@ -27,20 +27,10 @@ class Token:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """An extern "C" kernel: its name and the tokens from its opening to its closing brace."""
-
-    name: str
-    first: int
-    last: int
-
-
 def translate(preprocessed: str) -> str:
     """The complete host source of a preprocessed CUDA source.
 
-    Everything is put in an unnamed namespace: then also static variables of templates belong to this file alone and
-    may share one linker section with others.
+    Everything is put in an unnamed namespace, so that a function which no kernel calls costs nothing.
 
     Raises:
         CompileError: no kernel, or a `__shared__` declaration of a form not known here.
@@ -52,18 +42,16 @@ def translate(preprocessed: str) -> str:
     pieces, position = [], 0
     for number, index in enumerate(i for i, token in enumerate(tokens) if token.text == "__shared__"):
         first, last = _statement(tokens, index)
-        owner = next((kernel.name for kernel in kernels if kernel.first < index < kernel.last), None)
         pieces.append(preprocessed[position : tokens[first].start])
         replaced = preprocessed[tokens[first].start : tokens[last].end]
-        pieces.append(_shared(tokens[first : last + 1], number, owner, at_file_scope=_depth(tokens, first) == 0))
+        pieces.append(_shared(tokens[first : last + 1], number, at_file_scope=_depth(tokens, first) == 0))
         pieces.append("\n" * replaced.count("\n"))
         position = tokens[last].end
     pieces.append(preprocessed[position:])
-    regions = "\n".join(f"ON_HOST_REGION(shared_{kernel.name})" for kernel in kernels)
-    table = ", ".join(f"ON_HOST_KERNEL({kernel.name})" for kernel in kernels)
+    table = ", ".join(f"ON_HOST_KERNEL({kernel})" for kernel in kernels)
     return (
         f'#include "cuda_on_host.h"\nnamespace {{\n{"".join(pieces)}\n}}\n#line 1 "table of kernels"\n'
-        f"ON_HOST_REGION(shared)\n{regions}\nON_HOST_PROGRAM({table})\n"
+        f"ON_HOST_PROGRAM({table})\n"
     )
 
 
@@ -121,7 +109,8 @@ def _depth(tokens: Sequence[Token], index: int) -> int:
     return sum(not is_linkage for is_linkage in _scopes(tokens, index))
 
 
-def _kernels(tokens: Sequence[Token]) -> Iterator[Definition]:
+def _kernels(tokens: Sequence[Token]) -> Iterator[str]:
+    """The names of the extern "C" kernels that are defined."""
     for index, token in enumerate(tokens):
         if token.text != "__global__":
             continue
@@ -133,11 +122,11 @@ def _kernels(tokens: Sequence[Token]) -> Iterator[Definition]:
             opening = _closing(tokens, opening) + 1 if tokens[opening].text == "(" else opening + 1
         body = _closing(tokens, opening) + 1
         if tokens[body].text == "{":
-            yield Definition(name=tokens[opening - 1].text, first=body, last=_closing(tokens, body))
+            yield tokens[opening - 1].text
 
 
-def _shared(statement: Sequence[Token], number: int, owner: str | None, *, at_file_scope: bool) -> str:
-    """A declaration of shared memory as one of memory in the section of its kernel, or of dynamic shared memory."""
+def _shared(statement: Sequence[Token], number: int, *, at_file_scope: bool) -> str:
+    """A declaration of shared memory: one that the runtime can fill and check, or a pointer to the dynamic one."""
     words = [token.text for token in statement[:-1] if token.text not in ("__shared__", "static", "extern")]
     is_extern = any(token.text == "extern" for token in statement)
     declarators = _split(words)
@@ -150,21 +139,12 @@ def _shared(statement: Sequence[Token], number: int, owner: str | None, *, at_fi
         if at_file_scope:
             return f"const on_host::DynamicShared<{element}> {words[name_at]}{{}};"
         return f"{element}* const {words[name_at]} = on_host::DynamicShared<{element}>{{}};"
-    section = f"shared_{owner}" if owner else "shared"
+    if at_file_scope:
+        raise CompileError(f"shared memory is declared in functions only, not: {' '.join(words)}")
     declarators[0] = declarators[0][name_at:]
     return " ".join(
-        _static(specifiers, declarator, f"on_host_{number}_{position}", section)
-        for position, declarator in enumerate(declarators)
-    )
-
-
-def _static(specifiers: str, declarator: Sequence[str], symbol: str, section: str) -> str:
-    name, dimensions = declarator[0], "".join(declarator[1:])
-    return (
-        f"static struct {{ {specifiers} value{dimensions}; unsigned char zone[on_host::zone_bytes]; }} {symbol}"
-        f' __attribute__((section("{section}")));'
-        f' static unsigned char* {symbol}_zone __attribute__((section("zones_{section}"), used)) = {symbol}.zone;'
-        f" auto& {name} = {symbol}.value;"
+        f"ON_HOST_SHARED(on_host_{number}_{position}, {name}, {''.join(dimensions)}, {specifiers})"
+        for position, (name, *dimensions) in enumerate(declarators)
     )
 
 

@@ -34,8 +34,6 @@ def test_the_listing_shows_how_far_each_backend_gets(three: Any) -> None:
     assert rows["fine"].split()[1:5] == ["loadable", "turret-fine", "1.5", ">=1.0,<2"]
     assert rows["ugly"].split()[1] == "installed"
     assert "OSError: no libugly.so" in rows["ugly"]
-    assert "absent" in rows["cuda"]
-    assert 'pip install "core[cuda]"' in rows["cuda"]
 
 
 def test_json_is_the_only_thing_on_stdout(three: Any) -> None:
@@ -50,8 +48,22 @@ def test_json_is_the_only_thing_on_stdout(three: Any) -> None:
         "native": [],
         "note": "",
     }
-    assert rows["cuda"]["state"] == "absent"
+    assert rows["cuda"]["state"] == "installed"
+    assert "switched off by TURRET_PLUGINS" in rows["cuda"]["note"]
     assert "chatter" in done.stderr
+
+
+def test_a_known_backend_that_is_not_installed_is_listed_with_how_to_get_it(three: Any) -> None:
+    three.without("turret-cuda")
+    done = three.run("-m", "turret", "backends", "--json", **ONLY)
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["cuda"]["state"] == "absent"
+    assert 'pip install "core[cuda]"' in rows["cuda"]["note"]
+    assert rows["metal"]["state"] == "installed", "only the one is taken away"
+    assert rows["fine"]["state"] == "loadable"
+    done = three.run("-m", "turret", "doctor", TURRET_BACKEND="cuda", **ONLY)
+    assert done.returncode == 1
+    assert 'pip install "core[cuda]"' in done.stdout
 
 
 def test_probe_adds_usable_and_survives_a_probe_that_hangs(three: Any) -> None:

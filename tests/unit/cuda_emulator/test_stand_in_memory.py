@@ -102,6 +102,7 @@ def test_host_bytes_are_taken_at_the_call_and_given_at_the_wait(pool: MemoryPool
 @pytest.mark.parametrize(("offset", "side"), [(-1, "before"), (100, "after"), (500, "after"), (600, "after")])
 def test_a_write_outside_an_allocation_is_found(pool: MemoryPool, stream: Stream, offset: int, side: str) -> None:
     pointer = pool.malloc(100)
+    stream.synchronize()
     ctypes.memset(pointer.ptr + offset, 1, 1)
     pointer.memset_async(0, 4, stream)
     with pytest.raises(cupy.emulated.RedZoneDamaged, match=f"a fill left bytes written {side} the allocation"):
@@ -110,6 +111,7 @@ def test_a_write_outside_an_allocation_is_found(pool: MemoryPool, stream: Stream
 
 def test_a_write_outside_an_allocation_is_found_when_it_is_freed(pool: MemoryPool, stream: Stream) -> None:
     pointer = pool.malloc(100)
+    stream.synchronize()
     ctypes.memset(pointer.ptr + 100, 1, 1)
     del pointer
     pool.used_bytes()

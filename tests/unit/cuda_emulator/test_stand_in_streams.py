@@ -222,3 +222,22 @@ def test_a_graph_keeps_no_memory(pool: MemoryPool, stream: Stream) -> None:
     out = read_later(stranger + 4, stream)
     stream.synchronize()
     assert out[0] == 2
+
+
+def test_a_graph_gives_a_block_to_one_holder_after_another_at_every_launch(pool: MemoryPool, stream: Stream) -> None:
+    kept = pool.malloc(4)
+    stream.begin_capture()
+    wide = pool.malloc(500)
+    wide.memset_async(1, 500, stream)
+    where = wide.ptr
+    del wide
+    narrow = pool.malloc(100)
+    kept.copy_from_device_async(narrow + 96, 4, stream)
+    narrow.memset_async(2, 100, stream)
+    graph = stream.end_capture()
+    assert narrow.ptr == where
+    for _ in range(2):
+        graph.launch(stream)
+        out = read_later(kept, stream)
+        stream.synchronize()
+        assert (out == 0xFF).all()

@@ -33,7 +33,7 @@ def test_every_candidate_is_probed_in_order_and_the_winner_explained(backend_mod
     assert (found.choice, found.because) == ("mid", "auto: the highest score among the usable (5)")
     assert any("nothing_installed_has_this_name" in warning for warning in found.warnings)
     assert found.variables == ONLY_REGISTERED
-    assert {"core", "spi", "python", "numpy", "platform"} == set(found.versions)
+    assert {"core", "spi", "python", "numpy", "platform"} <= set(found.versions)
     json.dumps(asdict(found))
 
 
@@ -92,5 +92,6 @@ def test_two_cupy_wheels_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         home.mkdir()
         (home / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 14.0\n")
     assert cupy_wheels() == ["cupy-cuda12x 14.0", "cupy-cuda13x 14.0"]
-    warnings = trace(Registry({"TURRET_DISABLE_PLUGINS": "cpu"})).warnings
-    assert any("several CuPy wheels" in warning and "cupy-cuda13x" in warning for warning in warnings)
+    found = trace(Registry(ONLY_REGISTERED))
+    assert any("several CuPy wheels" in warning and "cupy-cuda13x" in warning for warning in found.warnings)
+    assert {"cupy-cuda12x": "14.0", "cupy-cuda13x": "14.0"}.items() <= found.versions.items()

@@ -86,17 +86,21 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "platform": platform.platform(),
+        **dict(wheel.split(" ", 1) for wheel in cupy_wheels()),
     }
 
 
 def cupy_wheels() -> list[str]:
-    """The installed distributions that each bring a package named cupy, with their versions."""
-    found = set()
+    """The installed distributions that each bring a package named cupy, with their versions.
+
+    One that lies on the path twice counts once: the first is the one Python would import.
+    """
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = attempt(lambda each=distribution: each.metadata["Name"].lower())  # type: ignore[misc]
         if isinstance(name, str) and _CUPY_WHEEL.fullmatch(name):
-            found.add(f"{name} {distribution.version}")
-    return sorted(found)
+            found.setdefault(name, f"{name} {distribution.version}")
+    return [found[name] for name in sorted(found)]
 
 
 def _in_order(registry: Registry) -> list[Entry]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Native, statistics, suffix
+from .arrays import statistics, suffix
 from .cublas import ALIGNED, Operand
 from .library import X
 from .place import MOST_BLOCKS, Place
@@ -34,8 +34,7 @@ class CudaCausalAttention:
         probabilities, out = place.empty((b, h, t, s), kind), place.empty(q.shape, kind)
         do = _Heads(
             place,
-            kind,
-            (b, h),
+            q,
             q=_stack(place, cast(place, q, kind)),
             k=_stack(place, cast(place, k[:, :seen], kind), group),
             v=_stack(place, cast(place, v[:, :seen], kind), group),
@@ -54,8 +53,7 @@ class CudaCausalAttention:
         dq, dk, dv = (place.empty((b, length, h, d), kind) for length in (t, s, s))
         do = _Heads(
             place,
-            kind,
-            (b, h),
+            q,
             dy=_stack(place, cast(place, dy, kind)),
             q=_stack(place, cast(place, q, kind)),
             k=_stack(place, cast(place, k, kind), group),
@@ -121,15 +119,17 @@ def _by_token(x: X) -> X:
 class _Heads:
     """Products of the matrices of each head, by name. Their addresses are written on the device, by one kernel."""
 
-    def __init__(self, place: Place, kind: Native, counts: tuple[int, int], **stacks: _Stack) -> None:
-        self._place, self._kind, self._stacks, self._count = place, kind, stacks, counts[0] * counts[1]
-        width, described = kind.itemsize, np.zeros((), STACKS)
+    def __init__(self, place: Place, model: X, **stacks: _Stack) -> None:
+        batch, _, heads, _ = model.shape
+        self._place, self._stacks, self._count = place, stacks, batch * heads
+        self._kind, self._widened = statistics(model), model.dtype != statistics(model)
+        width, described = self._kind.itemsize, np.zeros((), STACKS)
         for i, each in enumerate(stacks.values()):
             described["of"][i] = each.array.data.ptr, each.batch * width, each.head * width, each.group
         self._table = place.empty((len(stacks), self._count), ADDRESS)
         place.spread(
             *("causal_attention", "addresses", self._table.size),
-            *(described, self._table, counts[1], self._count, self._table.size),
+            *(described, self._table, heads, self._count, self._table.size),
         )
 
     def product(self, a: str, b: str, *, into: str, transpose_a: bool = False, transpose_b: bool = False) -> None:
@@ -142,9 +142,10 @@ class _Heads:
             clear(self._place, result.array)
             return
         operands = self._operand(a, transpose_a), self._operand(b, transpose_b), self._operand(into)
-        aligned = all(_aligned(each) for each in (left, right, result))
+        # halves are computed in float32, also where float32 itself is not
+        tf32 = not self._widened and all(_aligned(each) for each in (left, right, result))
         self._place.multiply(
-            lambda blas: blas.pointers(self._kind, sizes, *operands, aligned=aligned),
+            lambda blas: blas.pointers(self._kind, sizes, *operands, tf32=tf32),
             *(left.array, right.array, result.array, self._table),
         )
 

@@ -129,16 +129,16 @@ class Blas:
             self._strided(dtype, part, *here, add=add)
 
     def pointers(
-        self, dtype: Native, sizes: tuple[int, int, int, int], a: Operand, b: Operand, c: Operand, *, aligned: bool
+        self, dtype: Native, sizes: tuple[int, int, int, int], a: Operand, b: Operand, c: Operand, *, tf32: bool
     ) -> None:
         """Writes op(a) op(b) to c, each operand given by the address of an array of addresses on the device.
 
-        Only where all of them are `aligned` TF32 may be used, which reads several elements at once.
+        TF32 takes part only with `tf32`, and then all of those addresses have to be multiples of ALIGNED.
         """
         for start in range(0, sizes[0], MOST_MATRICES):
             part = min(sizes[0] - start, MOST_MATRICES), *sizes[1:]
             here = (each._replace(address=each.address + start * 8) for each in (a, b, c))
-            self._pointers(dtype, part, *here, aligned=aligned)
+            self._pointers(dtype, part, *here, tf32=tf32)
 
     def _strided(
         self, dtype: Native, sizes: tuple[int, int, int, int], a: Operand, b: Operand, c: Operand, *, add: bool
@@ -162,11 +162,11 @@ class Blas:
         self._check("a product", status)
 
     def _pointers(
-        self, dtype: Native, sizes: tuple[int, int, int, int], a: Operand, b: Operand, c: Operand, *, aligned: bool
+        self, dtype: Native, sizes: tuple[int, int, int, int], a: Operand, b: Operand, c: Operand, *, tf32: bool
     ) -> None:
         batch, m, n, k = sizes
         kind, compute = TYPES[dtype], self._compute[dtype]
-        if compute == IN_TF32 and not aligned:
+        if compute == IN_TF32 and not tf32:
             compute = IN_FLOAT32
         alpha, beta = self._scalars[compute, 1.0], self._scalars[compute, 0.0]
         _in_range(m, n, k, a.row, b.row, c.row)

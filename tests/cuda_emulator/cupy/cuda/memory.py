@@ -10,7 +10,7 @@ from cupy_backends.emulated import faults
 from cupy_backends.emulated.faults import CUDARuntimeError
 from cupy_backends.emulated.heap import UNIT_BYTES, Allocation, heap
 from cupy_backends.emulated.machine import machine
-from cupy_backends.emulated.queues import CopyBytes, FillBytes, Occupy, ReadBytes, WriteBytes, drain
+from cupy_backends.emulated.queues import CopyBytes, FillBytes, ReadBytes, WriteBytes, drain
 
 from .device import Device
 from .stream import Stream, queue_of
@@ -66,12 +66,14 @@ Freed = deque[tuple[Memory, Bins]]
 class PooledMemory:
     """Memory of a pool that goes back to the pool, for the same stream, when nothing refers to it."""
 
-    __slots__ = ("_bins", "_freed", "_memory", "device_id", "ptr", "size")
+    __slots__ = ("_bins", "_freed", "_memory", "_owned", "device_id", "ptr", "size")
 
-    def __init__(self, memory: Memory, bins: Bins, freed: Freed) -> None:
+    def __init__(self, memory: Memory, bins: Bins, freed: Freed, owned: set[Memory]) -> None:
         self._memory = memory
         self._bins = bins
         self._freed = freed
+        # without it the collector would take this and the memory for garbage together, and finalize both
+        self._owned = owned
         self.device_id = 0
         self.ptr = memory.ptr
         self.size = memory.size
@@ -157,6 +159,7 @@ class MemoryPool:
 
     def __init__(self) -> None:
         self._freed: Freed = deque()
+        self._owned: set[Memory] = set()
         self._streams: defaultdict[int, Bins] = defaultdict(lambda: defaultdict(list))
         self._used = 0
         self._total = 0
@@ -174,14 +177,11 @@ class MemoryPool:
             self._settle()
             queue = queue_of(None)
             bins = self._streams[queue.ptr]
-            if kept := bins[rounded]:
-                memory = kept.pop()
-                queue.append(Occupy(memory.allocation, size))
-            else:
-                memory = self._obtain(rounded)
-                memory.allocation.bound(size)
+            kept = bins[rounded]
+            memory = kept.pop() if kept else self._obtain(rounded)
+            queue.occupy(memory.allocation, size)
             self._used += rounded
-        return MemoryPointer(PooledMemory(memory, bins, self._freed), 0)
+        return MemoryPointer(PooledMemory(memory, bins, self._freed, self._owned), 0)
 
     def used_bytes(self) -> int:
         """Bytes in the hands of users."""
@@ -211,7 +211,10 @@ class MemoryPool:
         with machine.lock:
             self._settle()
             for bins in list(self._streams.values()) if stream is None else [self._streams[stream.ptr]]:
-                self._total -= sum(memory.size for kept in bins.values() for memory in kept)
+                given_back = [memory for kept in bins.values() for memory in kept]
+                self._total -= sum(memory.size for memory in given_back)
+                self._owned.difference_update(given_back)
+                del given_back
                 bins.clear()
             heap.unmap_retired()
 
@@ -235,6 +238,7 @@ class MemoryPool:
                         raise
                 else:
                     self._total += size
+                    self._owned.add(memory)
                     return memory
             if attempt is None:
                 break

@@ -24,7 +24,7 @@ class Stream:
 
     null: ClassVar[Stream]
 
-    def __init__(self, *, non_blocking: bool) -> None:
+    def __init__(self, *, non_blocking: bool = False) -> None:
         self._queue = Queue()
         if not non_blocking:
             raise NotImplementedError("the emulator has streams with non_blocking=True only")
@@ -93,7 +93,7 @@ class Stream:
 class Event:
     """A point of a stream's order, set by each `record` anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
         machine.start()
         self._point: tuple[Queue | None, int, bool | None] = (None, 0, None)
 
@@ -138,7 +138,10 @@ def get_current_stream() -> Stream:
 
 def queue_of(stream: Stream | None) -> Queue:
     """The queue of `stream`, or of the current one."""
-    return (get_current_stream() if stream is None else stream)._queue
+    if stream is not None:
+        return stream._queue
+    stack = _current.stack
+    return stack[-1]._queue if stack else null
 
 
 def _null() -> Stream:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import getpass
 import hashlib
 import os
 import subprocess
-import tempfile
 from pathlib import Path
+
+from engine.compiler import folder
 
 from .faults import CUDARuntimeError
 from .heap import Allocation, heap
@@ -17,7 +17,7 @@ from .machine import machine
 from .queues import inside
 
 _SOURCE = Path(__file__).with_name("cublas.cpp")
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC")
 _BYTES = {0: 4, 1: 8, 2: 2, 14: 2}
 
 
@@ -70,11 +70,9 @@ class _Product:
 def _build() -> Path:
     """The library for this source, from a folder of this user's where every process finds it."""
     key = hashlib.sha256(_SOURCE.read_bytes() + repr(_FLAGS).encode()).hexdigest()[:20]
-    folder = Path(tempfile.gettempdir()) / f"turret-emulator-{getpass.getuser()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    built = folder / f"libcublas-{key}.so"
+    built = folder() / f"libcublas-{key}.so"
     if not built.exists():
-        making = folder / f"{built.name}.{os.getpid()}"
+        making = folder() / f"{built.name}.{os.getpid()}"
         subprocess.run(["g++", *_FLAGS, "-o", making, _SOURCE], check=True)
         making.replace(built)
     return built

@@ -81,7 +81,7 @@ class Heap:
         self.allocated_bytes = 0
         self._starts: list[int] = []
         self._by_start: dict[int, Allocation] = {}
-        self._found: dict[int, Allocation | None] = {}
+        self._found: dict[bytes, Allocation | None] = {}
         self._retired: list[Allocation] = []
 
     def allocate(self, nbytes: int) -> Allocation:
@@ -106,10 +106,19 @@ class Heap:
 
     def find(self, address: int) -> Allocation | None:
         """The allocation with `address` in it or in its red zones."""
+        at = bisect_right(self._starts, address) - 1
+        found = self._by_start[self._starts[at]] if at >= 0 else None
+        return None if found is None or address >= found.ptr + found.capacity + ZONE_BYTES else found
+
+    def find_word(self, word: bytes) -> Allocation | None:
+        """As `find`, of an address as it lies in memory; quick for one that was asked for before."""
         try:
-            return self._found[address]
+            return self._found[word]
         except KeyError:
-            return self._search(address)
+            if len(self._found) > 65536:
+                self._found.clear()
+            found = self._found[word] = self.find(int.from_bytes(word, "little"))
+            return found
 
     def bounds(self) -> tuple[int, int]:
         """The lowest address of any allocation and one beyond the highest."""
@@ -138,16 +147,6 @@ class Heap:
             self._starts.remove(start)
             del self._by_start[start]
         self._found.clear()
-
-    def _search(self, address: int) -> Allocation | None:
-        at = bisect_right(self._starts, address) - 1
-        found = self._by_start[self._starts[at]] if at >= 0 else None
-        if found is not None and address >= found.ptr + found.capacity + ZONE_BYTES:
-            found = None
-        if len(self._found) > 65536:
-            self._found.clear()
-        self._found[address] = found
-        return found
 
 
 heap = Heap()

@@ -48,8 +48,16 @@ class Queue:
             else:
                 self._capture.append(operation)
 
+    def occupy(self, allocation: Allocation, nbytes: int) -> None:
+        """A block changes hands at this point of the queue, or of the graph that is being captured."""
+        operation = Occupy(allocation, nbytes)
+        if self._capture is None:
+            self.append(operation)
+        else:
+            self._capture.append(operation)
+
     def append(self, operation: Operation) -> None:
-        """Queues `operation` even while the stream is capturing."""
+        """Queues `operation`, whether the stream is capturing or not."""
         self.pending.append(operation)
         self.added += 1
         if len(self.pending) > LONGEST:

@@ -42,6 +42,7 @@ constexpr int warpSize = 32;
 
 namespace on_host {
 extern const unsigned lane __asm__("on_host_lane") ON_HOST_HIDDEN;
+extern const unsigned long long serial __asm__("on_host_serial") ON_HOST_HIDDEN;
 extern unsigned char* const dynamic_shared __asm__("on_host_dynamic") ON_HOST_HIDDEN;
 
 // Stands for `extern __shared__ T name[]` at file scope, where the address is not known yet.
@@ -50,6 +51,18 @@ struct DynamicShared {
     operator T*() const { return reinterpret_cast<T*>(dynamic_shared); }
 };
 }  // namespace on_host
+
+// What `__shared__ type name[...]` in a function becomes; `symbol` is a name that nothing else has.
+#define ON_HOST_SHARED(symbol, name, dimensions, ...)                                                            \
+    static struct {                                                                                              \
+        unsigned char before[::on_host::zone_bytes];                                                             \
+        __VA_ARGS__ value dimensions;                                                                            \
+        unsigned char after[::on_host::zone_bytes];                                                              \
+    } symbol;                                                                                                    \
+    static ::on_host::SharedArray symbol##_entry{symbol.before, int(sizeof symbol.value),                        \
+                                                 int(__builtin_offsetof(decltype(symbol), after)), 0, nullptr};  \
+    if (symbol##_entry.block != ::on_host::serial) on_host_prepare(&symbol##_entry);                             \
+    auto& name = symbol.value;
 
 #define __trap() on_host_trap(ON_HOST_SITE, "__trap()")
 #define assert(...) ((__VA_ARGS__) ? (void)0 : on_host_trap(ON_HOST_SITE, "assert(" #__VA_ARGS__ ")"))

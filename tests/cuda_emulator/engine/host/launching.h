@@ -61,25 +61,13 @@ struct Entry {
 
 }  // namespace on_host
 
-// A region of static shared memory and its red zones, by the symbols that the linker defines for a section.
-#define ON_HOST_REGION(name)                                                                                    \
-    extern "C" unsigned char start_##name[] __asm__("__start_" #name) __attribute__((weak)) ON_HOST_HIDDEN;     \
-    extern "C" unsigned char stop_##name[] __asm__("__stop_" #name) __attribute__((weak)) ON_HOST_HIDDEN;       \
-    extern "C" unsigned char* start_zones_##name[] __asm__("__start_zones_" #name)                              \
-        __attribute__((weak)) ON_HOST_HIDDEN;                                                                   \
-    extern "C" unsigned char* stop_zones_##name[] __asm__("__stop_zones_" #name)                                \
-        __attribute__((weak)) ON_HOST_HIDDEN;
-
-#define ON_HOST_KERNEL(kernel)                                                                                  \
-    {                                                                                                           \
-        #kernel, on_host::Entry<kernel>::call, on_host::Entry<kernel>::parameters(),                            \
-            on_host::Entry<kernel>::Of::count, {start_shared_##kernel, stop_shared_##kernel},                   \
-            {start_zones_shared_##kernel, stop_zones_shared_##kernel},                                          \
-    }
+#define ON_HOST_KERNEL(kernel) \
+    { #kernel, on_host::Entry<kernel>::call, on_host::Entry<kernel>::parameters(), on_host::Entry<kernel>::Of::count }
 
 extern "C" {
 ON_HOST_HIDDEN on_host::Index on_host_thread, on_host_block, on_host_block_size, on_host_grid_size;
 ON_HOST_HIDDEN unsigned on_host_lane;
+ON_HOST_HIDDEN unsigned long long on_host_serial;
 ON_HOST_HIDDEN unsigned char* on_host_dynamic;
 }
 
@@ -89,7 +77,5 @@ ON_HOST_HIDDEN unsigned char* on_host_dynamic;
         on_host_kernels,                                                                                        \
         int(sizeof on_host_kernels / sizeof *on_host_kernels),                                                  \
         {&on_host_thread, &on_host_block, &on_host_block_size, &on_host_grid_size, &on_host_lane,               \
-         &on_host_dynamic},                                                                                     \
-        {start_shared, stop_shared},                                                                            \
-        {start_zones_shared, stop_zones_shared},                                                                \
+         &on_host_serial, &on_host_dynamic},                                                                    \
     };

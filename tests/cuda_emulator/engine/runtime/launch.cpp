@@ -18,7 +18,7 @@ struct sigaction previous[4];
 void describe_fault(int signal, void* address) {
     const Thread* thread = machine.current;
     if (signal == SIGFPE) fail(trap, thread, "integer division by zero, or of the smallest number by -1");
-    if (signal == SIGILL) fail(trap, thread, "the compiler proved that this cannot be reached");
+    if (signal == SIGILL) fail(illegal_address, thread, "misaligned access: the address is no multiple of the type's size");
     if (machine.fibers.below_a_stack(address))
         fail(illegal_address, thread, "local variables or recursion beyond the stack of %zu bytes", stack_bytes);
     if (machine.dynamic_shared.behind(address))
@@ -94,7 +94,7 @@ void lay_out_threads() {
 
 void check_red_zones() {
     Machine& m = machine;
-    if (!m.own_shared.intact() || !m.common_shared.intact())
+    if (!m.static_shared.intact())
         fail(illegal_address, nullptr, "a thread has written outside of an array in static shared memory");
     if (!m.dynamic_shared.intact())
         fail(illegal_address, nullptr, "a thread has written outside of the %d bytes of dynamic shared memory",
@@ -130,8 +130,8 @@ bool next_block() {
     m.block = {unsigned(number % launch.grid.x), unsigned(number / launch.grid.x % launch.grid.y),
                unsigned(number / (1ull * launch.grid.x * launch.grid.y))};
     *m.registers.block = m.block;
-    m.own_shared.refill(launch.garbage);
-    m.common_shared.refill(launch.garbage);
+    *m.registers.serial = ++m.serial;
+    m.static_shared.forget();
     m.dynamic_shared.refill(launch.garbage);
 
     m.live = m.count;
@@ -148,6 +148,15 @@ bool next_block() {
 
 using namespace on_host;
 
+void on_host_prepare(SharedArray* array) {
+    Machine& m = machine;
+    const Launch& launch = *m.launch;
+    int bytes = m.static_shared.prepare(*array, m.serial, launch.garbage);
+    if (bytes + launch.shared_bytes > launch.most_shared_bytes)
+        fail(launch_limit, m.current, "%d bytes of static and %d of dynamic shared memory: at most %d together", bytes,
+             launch.shared_bytes, launch.most_shared_bytes);
+}
+
 // Runs a launch; answers the kind of the fault that ended it, or zero. The text is on_host_message's.
 extern "C" ON_HOST_EXPORT int on_host_launch(const Launch* launch) {
     Machine& m = machine;
@@ -156,8 +165,6 @@ extern "C" ON_HOST_EXPORT int on_host_launch(const Launch* launch) {
     m.registers = launch->program->registers;
     m.numbers.state = launch->seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull;
     if (m.numbers.state == 0) m.numbers.state = 1;
-    m.own_shared = StaticShared(m.kernel->shared, m.kernel->zones);
-    m.common_shared = StaticShared(launch->program->shared, launch->program->zones);
     m.round.clear();
     m.woken.clear();
     m.fault = none;

@@ -78,7 +78,8 @@ struct Machine {
     unsigned long long block_count, blocks_begun, block_stride, block_first;
     int at_barrier, barrier_sum, barrier_result;
     const Site* barrier_site;
-    StaticShared own_shared, common_shared;
+    StaticShared static_shared;
+    unsigned long long serial;
     DynamicShared dynamic_shared;
     Fault fault;
     char message[1024];

@@ -21,27 +21,34 @@ inline bool painted(const unsigned char* zone, size_t bytes) {
     return true;
 }
 
-// The static shared arrays of one kernel, or of all device functions.
+// The static arrays that threads of the running block have come to.
 class StaticShared {
   public:
-    StaticShared() = default;
-    StaticShared(Region region, Zones zones) : region_(region), zones_(zones) {}
+    void forget() {
+        first_ = nullptr;
+        bytes_ = 0;
+    }
 
-    void refill(int garbage) const {
-        if (region_.start == region_.stop) return;
-        memset(region_.start, garbage, size_t(region_.stop - region_.start));
-        for (unsigned char** zone = zones_.start; zone != zones_.stop; ++zone) paint(*zone, zone_bytes);
+    // Fills an array with garbage, and answers how many bytes the block uses now.
+    int prepare(SharedArray& array, unsigned long long block, int garbage) {
+        memset(array.start, garbage, size_t(array.zone_at));
+        paint(array.start, zone_bytes);
+        paint(array.start + array.zone_at, zone_bytes);
+        array.block = block;
+        array.next = first_;
+        first_ = &array;
+        return bytes_ += array.bytes;
     }
 
     bool intact() const {
-        for (unsigned char** zone = zones_.start; zone != zones_.stop; ++zone)
-            if (!painted(*zone, zone_bytes)) return false;
+        for (const SharedArray* array = first_; array; array = array->next)
+            if (!painted(array->start, zone_bytes) || !painted(array->start + array->zone_at, zone_bytes)) return false;
         return true;
     }
 
   private:
-    Region region_{};
-    Zones zones_{};
+    SharedArray* first_ = nullptr;
+    int bytes_ = 0;
 };
 
 // Ends at memory that is not mapped, so that most accesses past its end stop where they happen.

@@ -25,7 +25,7 @@ template <class W> struct Sigmoid {
 
 struct GeluErf {
   template <class W> static __device__ W gate(W x) { return (W)0.5 * a_erfc(x * (W)-0.70710678118654752440); }
-  template <class W> static __device__ W value(W x) { return x * gate(x); }
+  template <class W> static __device__ W value(W x) { return at_least(x, (W)-50) * gate(x); }
   template <class W> static __device__ W slope(W x) {
     W c = clipped(x, (W)50);
     return gate(x) + c * (a_exp((W)-0.5 * c * c) * (W)0.39894228040143267794);

@@ -1,0 +1,82 @@
+"""The part `training`: both model families on the device, step by step beside the cpu backend."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .request import Request, Teller
+from .schema import TrainingRun
+
+MODELS = ("decoder", "mini")
+REFERENCE = "cpu"
+SIZES: dict[bool, dict[str, int]] = {
+    False: {"layers": 2, "heads": 4, "width": 64, "context": 64, "batch": 8, "steps": 32},
+    True: {"layers": 1, "heads": 2, "width": 16, "ff": 32, "context": 16, "batch": 2, "steps": 12},
+}
+# A loss is stored to 6e-8 of itself. Sums that run in another order move a forward pass by a few of those; after that
+# Adam divides each gradient by its own size, so that rounding moves small ones as far as large ones, and differences
+# grow with every step. Backends that are right were 4e-7 apart after 48 steps; a hundred times that is allowed, and a
+# kernel that is wrong in one element of a row is found at the first step or a few later.
+FIRST_BOUND = 2e-6
+BOUND = 5e-5
+
+
+def run(request: Request, tell: Teller) -> None:
+    """The cpu backend first, then the device, captured and not."""
+    steps, wrong = SIZES[request.rehearsal]["steps"], []
+    tell.put(steps=steps)
+    for model in MODELS:
+        tell.say(f"{model} on {REFERENCE}")
+        reference, _ = trained(model, REFERENCE, rehearsal=request.rehearsal, captured=False)
+        for captured in (True, False):
+            tell.say(f"{model} on {request.spec}{', captured' if captured else ''}")
+            losses, seconds = trained(model, request.spec, rehearsal=request.rehearsal, captured=captured)
+            found = judged(model, losses, reference, captured=captured, seconds=seconds)
+            tell.add("runs", found)
+            if found.status != "passed":
+                wrong.append(f"{model}{', captured' if captured else ''}: {found.reason}")
+    tell.end(wrong)
+
+
+def trained(model: str, spec: str, *, rehearsal: bool, captured: bool) -> tuple[list[float], float]:
+    """The loss of every step, and seconds."""
+    from turret.registry import open_backend
+    from turret.train import RunConfig, read_metrics, run_training
+
+    sizes: dict[str, Any] = SIZES[rehearsal]
+    config = RunConfig(model=model, backend=spec, seed=5, capture=captured, eval_batches=1, **sizes)
+    began = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        run_training(config, Path(folder, "run"), open_backend(spec))
+        losses = [record.loss for record in read_metrics(Path(folder, "run", "metrics.jsonl"))]
+    return losses, time.perf_counter() - began
+
+
+def judged(model: str, losses: list[float], reference: list[float], *, captured: bool, seconds: float) -> TrainingRun:
+    """The run beside its reference. The first loss is one forward pass; later ones have rounding that grew."""
+    apart = [abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=False)]
+    at = max(range(len(apart)), key=apart.__getitem__) if apart else None
+    reasons = []
+    if len(losses) != len(reference):
+        reasons.append(f"it ended after {len(losses)} of {len(reference)} steps")
+    if apart and not apart[0] <= FIRST_BOUND:
+        reasons.append(f"the first loss is off by {apart[0]:.1e}, allowed are {FIRST_BOUND:.0e}")
+    if at is not None and not apart[at] <= BOUND:
+        reasons.append(f"the loss of step {at + 1} is off by {apart[at]:.1e}, allowed are {BOUND:.0e}")
+    return TrainingRun(
+        status="failed" if reasons else "passed",
+        reason="; ".join(reasons),
+        model=model,
+        captured=captured,
+        losses=losses,
+        reference=reference,
+        first_difference=apart[0] if apart else None,
+        first_bound=FIRST_BOUND,
+        largest_difference=None if at is None else apart[at],
+        at_step=None if at is None else at + 1,
+        bound=BOUND,
+        seconds=round(seconds, 3),
+    )
