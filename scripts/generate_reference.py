@@ -20,6 +20,7 @@ PAGES = {
     "backends": ("md", "html"),
     "faults": ("md",),
     "cuda_kernels": ("md",),
+    "device_check": ("md",),
 }
 
 

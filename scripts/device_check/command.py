@@ -13,8 +13,8 @@ from .check import LIMIT_S, PARTS, Check, Wanted
 from .process import Unusable
 from .source_tree import emulator_is_here
 
-ABOUT = """Check turret on an NVIDIA GPU and write what was found to one JSON file: facts, the conformance suite, training
-beside the cpu backend, compute-sanitizer, and benchmarks. docs/reference/device_check.md describes the file."""
+ABOUT = """Check turret on an NVIDIA GPU and write what was found to one JSON file: facts, the conformance suite,
+training beside the cpu backend, compute-sanitizer, and benchmarks. docs/reference/device_check.md describes it."""
 EPILOG = """Exit status: 0 everything passed, 1 something did not, 2 no usable GPU or a wrong command line (no file is
 written then), 130 and 143 after SIGINT and SIGTERM (with what was found until then)."""
 MOST_JOBS = 8

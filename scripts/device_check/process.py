@@ -20,6 +20,7 @@ from .request import Request
 
 LAST_BYTES = 1 << 14
 LAST_LINES = 2
+CLOSING_S = 5.0
 
 
 class Unusable(Exception):
@@ -41,13 +42,18 @@ def run(request: Request, found: dict[str, Any], environment: dict[str, str], sa
             env=environment,
             start_new_session=True,
         )
+        lines: queue.Queue[bytes | None] = queue.Queue()
+        listener = threading.Thread(target=_converse, args=(process, request, lines), daemon=True)
+        listener.start()
         try:
-            ended = _listen(process, request, found, say)
+            ended = _listen(process, lines, request.limit_s, found, say)
         except KeyboardInterrupt:
             found |= {"status": "failed", "reason": "interrupted"}
             raise
         finally:
             _kill(process)
+            listener.join(CLOSING_S)
+            _close(process)
             found["seconds"] = round(time.monotonic() - began, 3)
         if not ended:
             found |= {"status": "failed", "reason": f"out of time after {request.limit_s:.0f} s"}
@@ -56,12 +62,14 @@ def run(request: Request, found: dict[str, Any], environment: dict[str, str], sa
 
 
 def _listen(
-    process: subprocess.Popen[bytes], request: Request, found: dict[str, Any], say: Callable[[str], None]
+    process: subprocess.Popen[bytes],
+    lines: queue.Queue[bytes | None],
+    limit_s: float,
+    found: dict[str, Any],
+    say: Callable[[str], None],
 ) -> bool:
     """Whether the process came to its end within its time."""
-    lines: queue.Queue[bytes | None] = queue.Queue()
-    threading.Thread(target=_converse, args=(process, request, lines), daemon=True).start()
-    deadline = time.monotonic() + request.limit_s
+    deadline = time.monotonic() + limit_s
     while True:
         try:
             line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -71,6 +79,8 @@ def _listen(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
             return process.returncode is not None
+        if not line.endswith(b"\n"):
+            continue  # it died in the middle of it
         told = json.loads(line)
         found.update(told.get("put", {}))
         if "add" in told:
@@ -97,6 +107,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):  # of a request that was never read
+                stream.close()
 
 
 def _ending(status: int) -> str:

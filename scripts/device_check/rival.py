@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -14,7 +15,11 @@ from typing import Any
 
 
 class Gone(Exception):
-    """The contender ended or took too long; the text says which, and its last words."""
+    """The contender ended; the text says how, and its last words."""
+
+
+class Late(Gone):
+    """It took too long."""
 
 
 class Rival:
@@ -29,16 +34,18 @@ class Rival:
             stderr=self._noise,
         )
 
-    def ask(self, limit_s: float, **request: Any) -> Any:
-        """Its answer. Raises: Gone."""
-        assert self._child.stdin is not None and self._child.stdout is not None
-        try:
+    def ask(self, **request: Any) -> None:
+        """Sends a request; one that has ended meanwhile says so in the place of its answer."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
             self._child.stdin.write(json.dumps(request).encode() + b"\n")
             self._child.stdin.flush()
-        except BrokenPipeError:
-            raise Gone(self._last_words()) from None
+
+    def answer(self, limit_s: float) -> Any:
+        """The answer to the last request. Raises: Gone, Late."""
+        assert self._child.stdout is not None
         if not select.select([self._child.stdout], [], [], max(0.0, limit_s))[0]:
-            raise Gone(f"no answer within {limit_s:.0f} s")
+            raise Late("its turn did not end in time")
         line = self._child.stdout.readline()
         if not line:
             raise Gone(self._last_words())
@@ -47,7 +54,8 @@ class Rival:
     def close(self) -> None:
         """Ends it, whatever it does."""
         self._child.kill()
-        self._child.communicate()
+        with contextlib.suppress(BrokenPipeError):  # of a request that it never read
+            self._child.communicate()
         self._noise.close()
 
     def _last_words(self) -> str:

@@ -15,7 +15,8 @@ class Part:
     """What every part of the check has."""
 
     status: Status
-    """`passed`; `failed`; `skipped`: it was not run or not to its beginning; `absent`: what it needs is not installed."""
+    """`passed`; `failed`, also where its time was over before its end; `skipped`: it was not begun; `absent`: what it
+    needs is not there, which is no failure."""
     reason: str = ""
     """Why it is not `passed`, in words; "" where it is."""
     seconds: float = 0.0
@@ -83,7 +84,8 @@ class Conformance(Part):
     chosen: int = 0
     """Cases that were to be run; fewer than the profile's in a rehearsal."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Cases by how they ended: `passed`, `failed`, `crashed`, `timed out`, `expected failure`, `unsupported`, `skipped`."""
+    """Cases by how they ended: `passed`, `failed`, `crashed`, `timed out`, `expected failure`, `unsupported` or
+    `skipped`."""
     executed: int = 0
     """Cases that exercised the backend: all that ended, but those `unsupported` and `skipped`."""
     passed: int = 0
@@ -184,7 +186,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTiming:
-    """One call of a slot, warmed up: the best of several batches of calls, each batch ended by waiting for the device."""
+    """One call of a slot, warmed up: the best of several batches of calls, each ended by waiting for the device."""
 
     name: str
     """What is called, and on what."""
@@ -217,7 +219,8 @@ class Contender:
     name: str
     """`captured` and `eager` are turret's; `torch_eager` and `torch_compile` are PyTorch's."""
     status: Status
-    """`absent` where PyTorch or what it compiles with is not there, or has no CUDA."""
+    """For PyTorch also `absent`, where it or what it compiles with is not there or has no CUDA, and `skipped`, where
+    its first turn took too long; neither is a failure."""
     reason: str
     """Why it is not `passed`, in words; "" where it is."""
     step_ms: float | None

@@ -14,7 +14,10 @@ ENOUGH = 100
 
 
 def main() -> None:
-    """stdin: {"spec", "cases", "seconds"}. stdout: {"ran": how many, "failed": [ids]}; later cases are left when it is time."""
+    """stdin: {"spec", "cases", "seconds"}. stdout: {"ran": how many, "failed": [ids]}.
+
+    After so many seconds the cases that follow are left.
+    """
     from turret.conformance.execute import Rules
     from turret.conformance.session import open_session
     from turret.conformance.suite import all_cases

@@ -26,9 +26,9 @@ def torch_step(shape: Any, state: Path, spec: str, *, compiled: bool) -> Callabl
     """One step from the weights in `state`: forward, backward, clip, AdamW; products of float32 stay float32."""
     import torch
     import torch.nn.functional as F
-    from captured_step import BETAS, DECAY, LR
     from peers.torch_gpt import Gpt, TorchTrainer
     from shapes import VOCABULARY
+    from train_step import BETAS, DECAY, LR
 
     torch.set_float32_matmul_precision("highest")
     name, _, number = spec.partition(":")

@@ -23,7 +23,7 @@ def page(root: Path, name: str) -> str:
     return (root / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["spi", "cli", "api", "backends", "faults", "cuda_kernels"])
+@pytest.mark.parametrize("name", ["spi", "cli", "api", "backends", "faults", "cuda_kernels", "device_check"])
 def test_generated_pages_are_fresh(root: Path, name: str) -> None:
     command = [sys.executable, "scripts/generate_reference.py", "--check", name]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

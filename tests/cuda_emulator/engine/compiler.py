@@ -71,6 +71,8 @@ def _build(library: Path, flags: Sequence[str], source: str) -> None:
     os.close(handle)
     try:
         _compile([*flags, "-o", name], source)
+        if _read_own_files() != _own_files():
+            raise CompileError("the emulator's own files have changed since this process began: start it again")
         os.replace(name, library)
     finally:
         Path(name).unlink(missing_ok=True)
@@ -106,7 +108,11 @@ def _contraction() -> tuple[str, ...]:
 
 @functools.cache
 def _own_files() -> bytes:
-    paths = [*HERE.rglob("*.h"), *HERE.rglob("*.cpp"), HERE / "source.py"]
+    return _read_own_files()
+
+
+def _read_own_files() -> bytes:
+    paths = [*HERE.rglob("*.h"), *HERE.rglob("*.cpp"), HERE / "source.py", HERE / "compiler.py"]
     return b"\0".join(path.read_bytes() for path in sorted(paths))
 
 

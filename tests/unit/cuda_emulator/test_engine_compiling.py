@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ ENGINE = Path(engine.__file__).parents[1]
 def run(code: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(ENGINE), **environment},
+        env={**os.environ, "PYTHONPATH": str(ENGINE)} | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -125,6 +126,26 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     open_to_all.chmod(0o777)
     run(COMPILE_AND_RUN, TMPDIR=str(tmp_path))
     assert list(open_to_all.iterdir()) == []
+
+
+def test_a_library_is_not_kept_under_the_name_of_files_that_have_changed(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ENGINE / "engine", copy / "engine")
+    changing = """
+        from pathlib import Path
+        from engine import CompileError, compile_source
+        kernel = 'extern "C" __global__ void k() {}'
+        compile_source(kernel)
+        header = Path(compile_source.__globals__["__file__"]).parent / "host/bits.h"
+        header.write_text(header.read_text() + "// changed")
+        compile_source(kernel)
+        try:
+            compile_source(kernel + "\\n")
+        except CompileError as error:
+            print(error)
+    """
+    printed = run(changing, TMPDIR=str(tmp_path), PYTHONPATH=str(copy))
+    assert "have changed since this process began: start it again" in printed
 
 
 def test_without_a_compiler_the_error_says_so(tmp_path: Path) -> None:

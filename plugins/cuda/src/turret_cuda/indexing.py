@@ -17,7 +17,8 @@ WIDEST = 16
 class CudaIndexing:
     """Additions happen in the order of the tokens, without atomics; of rows set at one id the last stays.
 
-    Every launch follows from shapes alone. A donated base is written in place where its elements lie in C order.
+    Launches follow from shapes and addresses, never from values. A donated base is written in place where
+    its elements lie in C order.
     """
 
     def __init__(self, place: Place) -> None:

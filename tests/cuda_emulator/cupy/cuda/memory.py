@@ -16,6 +16,8 @@ from .device import Device
 from .stream import Stream, queue_of
 
 Host = int | ctypes.c_void_p
+# A block serves one size only, where CuPy cuts large ones: sizes that come once must not pile up.
+MOST_KEPT = 16 << 20
 
 
 class OutOfMemoryError(MemoryError):
@@ -178,6 +180,8 @@ class MemoryPool:
             queue = queue_of(None)
             bins = self._streams[queue.ptr]
             kept = bins[rounded]
+            if not kept and self._total - self._used > MOST_KEPT:
+                self.free_all_blocks()
             memory = kept.pop() if kept else self._obtain(rounded)
             queue.occupy(memory.allocation, size)
             self._used += rounded

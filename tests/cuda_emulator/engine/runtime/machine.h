@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <string.h>
 
 #include "../abi.h"
 #include "fiber.h"
@@ -49,6 +50,15 @@ struct Queue {
     void clear() { head = tail = 0; }
     void add(int thread) { threads[tail++] = static_cast<unsigned short>(thread); }
     int take() { return threads[head++]; }
+    // The threads of `other`, which is empty then, come before or after all that are here.
+    void admit(Queue& other, bool first) {
+        int own = tail - head, more = other.tail - other.head;
+        memmove(threads + (first ? more : 0), threads + head, own * sizeof *threads);
+        memcpy(threads + (first ? 0 : own), other.threads + other.head, more * sizeof *threads);
+        head = 0;
+        tail = own + more;
+        other.clear();
+    }
     void shuffle(Numbers& numbers) {
         for (int i = tail - 1; i > head; --i) {
             int j = head + int(numbers.below(unsigned(i - head + 1)));

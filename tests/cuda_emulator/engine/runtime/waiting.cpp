@@ -138,7 +138,7 @@ int on_host_barrier(const Site* site, int value) {
     m.barrier_site = self.site = site;
     m.barrier_sum += value;
     self.state = State::at_barrier;
-    if (++m.at_barrier + 1 >= m.live) release_barrier();
+    if (++m.at_barrier == m.live) release_barrier();
     give_way();
     return m.barrier_result;
 }
