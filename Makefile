@@ -16,6 +16,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 DISTRIBUTIONS := core plugins/cpu plugins/cuda plugins/metal plugins/tpu
 SOURCES := core/src $(wildcard plugins/*/src) examples/minimal_backend/src scripts benchmarks
 BACKENDS := cpu minimal metal:cpu tpu:cpu
+# CUDA without a GPU: the tests' stand-in for CuPy runs the plugin's kernels, every launch in three orders of threads.
+EMULATED := PYTHONPATH=tests/cuda_emulator
 SLOW ?=
 PYTEST_ARGS ?=
 OUT ?=
@@ -41,11 +43,14 @@ check: .venv/ready-dev
 
 conformance: .venv/ready-dev
 	for each in $(BACKENDS); do $(BIN)/turret conformance $$each --jobs 2 || exit 1; done
+	$(EMULATED) TURRET_EMULATED_ORDER=all $(BIN)/turret conformance cuda:emulated --jobs 2
 	$(BIN)/turret conformance faults --backend cpu
 	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
+	$(EMULATED) $(BIN)/turret conformance faults --one-each --backend cuda:emulated
 
 faults: .venv/ready-dev
 	for each in $(BACKENDS); do $(BIN)/turret conformance faults --backend $$each || exit 1; done
+	$(EMULATED) $(BIN)/turret conformance faults --backend cuda:emulated
 
 kernels: .venv/ready-dev
 	$(BIN)/python scripts/cuda_kernels.py --check

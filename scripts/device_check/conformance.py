@@ -19,8 +19,8 @@ LONGEST_MESSAGE = 600
 class Tally:
     """What is known of the results so far."""
 
-    def __init__(self, tell: Teller, chosen: int) -> None:
-        self._tell, self._chosen = tell, chosen
+    def __init__(self, tell: Teller, chosen: int, *, aloud: bool = True) -> None:
+        self._tell, self._chosen, self._aloud = tell, chosen, aloud
         self._counts: Counter[str] = Counter()
         self._capabilities: dict[str, Counter[str]] = {}
         self._executed = self._failed = 0
@@ -35,12 +35,13 @@ class Tally:
             self._failed += 1
             message = result.message[:LONGEST_MESSAGE]
             self._tell.add("failures", CaseFailure(case=result.case, status=result.status.value, message=message))
-            self._tell.say(f"{result.status.value}: {result.case}")
+            if self._aloud:
+                self._tell.say(f"{result.status.value}: {result.case}")
         now = time.monotonic()
         if now - self._told > EVERY_S or self._failed:
             self._told = now
             self.put()
-        if now - self._said > SAID_EVERY_S:
+        if self._aloud and now - self._said > SAID_EVERY_S:
             self._said = now
             self._tell.say(f"{sum(self._counts.values())} of {self._chosen} cases, {self._failed} failed")
 
@@ -65,7 +66,7 @@ def run(request: Request, tell: Teller) -> None:
     tell.put(jobs=request.jobs, profile_cases=len(planned.case_ids), chosen=len(chosen))
     tally = Tally(tell, len(chosen))
     report = examine(dataclasses.replace(planned, case_ids=chosen), progress=tally.result)
-    final = Tally(tell, len(chosen))
+    final = Tally(tell, len(chosen), aloud=False)
     tell.put(failures=[])
     for result in report.results:  # once more: the ledger has been applied
         final.result(result)

@@ -26,7 +26,7 @@ def environment(folder: Path) -> tuple[dict[str, str], list[str]]:
 
     For each of those its metadata is written to `folder`, as an installer would: plugins are found by it.
     """
-    paths, missing = [str(ROOT / "scripts"), str(ROOT / "benchmarks")], []
+    paths, missing = [str(ROOT / "scripts"), str(ROOT / "benchmarks"), str(folder)], []
     for project in FOLDERS:
         stated = tomllib.loads((ROOT / project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         try:
@@ -35,8 +35,6 @@ def environment(folder: Path) -> tuple[dict[str, str], list[str]]:
             _write_metadata(folder, stated)
             paths.append(str(ROOT / project / "src"))
             missing.append(stated["name"])
-    if missing:
-        paths.append(str(folder))
     given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each not in paths]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *given])}, missing
 

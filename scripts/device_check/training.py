@@ -13,9 +13,9 @@ from .schema import TrainingRun
 
 MODELS = ("decoder", "mini")
 REFERENCE = "cpu"
-SIZES: dict[bool, dict[str, int]] = {
+SIZES: dict[bool, dict[str, Any]] = {
     False: {"layers": 2, "heads": 4, "width": 64, "context": 64, "batch": 8, "steps": 32},
-    True: {"layers": 1, "heads": 2, "width": 16, "ff": 32, "context": 16, "batch": 2, "steps": 12},
+    True: {"layers": 1, "heads": 2, "width": 16, "ff": 32, "context": 16, "batch": 2, "steps": 12, "lr": 1e-2},
 }
 # A loss is stored to 6e-8 of itself. Sums that run in another order move a forward pass by a few of those; after that
 # Adam divides each gradient by its own size, so that rounding moves small ones as far as large ones, and differences
@@ -59,8 +59,7 @@ def trained(model: str, spec: str, *, rehearsal: bool, captured: bool) -> Traine
     from turret.spi import TurretError
     from turret.train import RunConfig, read_metrics, run_training
 
-    sizes: dict[str, Any] = SIZES[rehearsal]
-    config = RunConfig(model=model, backend=spec, seed=5, capture=captured, eval_batches=1, **sizes)
+    config = RunConfig(model=model, backend=spec, seed=5, capture=captured, eval_batches=1, **SIZES[rehearsal])
     began, broken_off = time.perf_counter(), ""
     with TemporaryDirectory() as folder:
         out = Path(folder, "run")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -55,6 +58,18 @@ def page(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("reference.cuda_kernels")
 
 
+def measured(root: Path, code: str, name: str, *asked: object) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """What the script measures, and what the compiler says, in a process where no stand-in hides CuPy itself."""
+    call = f"measure({code!r}, {name!r}, *{asked!r})"
+    program = f"import json; from cuda_kernels import *; made = {call}; print(json.dumps([made.rows, made.problems]))"
+    environ = {**os.environ, "PYTHONPATH": str(root / "scripts")}
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True)
+    rows, problems = json.loads(done.stdout)
+    fields = import_module("reference.cuda_kernels").FIELDS
+    return {kernel: dict(zip(fields, row, strict=True)) for kernel, row in rows.items()}, problems
+
+
 def kernels(name: str) -> set[str]:
     """The kernels of a file, as the C preprocessor leaves them."""
     command = ["g++", "-E", "-P", "-x", "c++", "-D__CUDA_ARCH__=900", "-D__CUDACC_RTC__", "-"]
@@ -92,19 +107,17 @@ def test_the_page_tells_every_kernel(root: Path, script: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [32, 200])
-def test_shared_memory_is_what_the_source_says(script: Any, words: int) -> None:
-    compiled = script.measure(SHARED.format(words=words), "reversed", "sm_90", ())
-    assert compiled.problems == []
-    (row,) = compiled.rows.values()
-    found = dict(zip(script.FIELDS, row, strict=True))
+def test_shared_memory_is_what_the_source_says(root: Path, page: Any, words: int) -> None:
+    rows, problems = measured(root, SHARED.format(words=words), "reversed", "sm_90", ())
+    assert problems == []
+    (found,) = rows.values()
     assert (found["shared"], found["stack"], found["spilled"]) == (4 * words, 0, 0)
     assert 0 < found["registers"] < 32
     assert found["code"] % 16 == 0 and found["code"] > 0, "instructions of this architecture have 16 bytes"
 
 
-def test_spills_are_told_from_arrays_on_the_stack(script: Any) -> None:
-    compiled = script.measure(CROWDED, "crowded", "sm_90", ("--maxrregcount=64",))
-    found = {kernel: dict(zip(script.FIELDS, row, strict=True)) for kernel, row in compiled.rows.items()}
+def test_spills_are_told_from_arrays_on_the_stack(root: Path, page: Any) -> None:
+    found, _ = measured(root, CROWDED, "crowded", "sm_90", ("--maxrregcount=64",))
     assert found["crowded"]["registers"] <= 64
     assert found["crowded"]["spilled"] >= 2 * 8 * (96 - 32), "each value that has no room is written and read"
     assert found["looked_up"]["stack"] >= 4 * 50
@@ -118,8 +131,10 @@ def test_spills_are_told_from_arrays_on_the_stack(script: Any) -> None:
         ('extern "C" __global__ void wary(float* x) { int unused; x[0] = 1; }', "never referenced"),
     ],
 )
-def test_what_does_not_compile_or_warns_is_told_with_file_and_architecture(script: Any, code: str, said: str) -> None:
-    problems = script.measure(code, "made_up", "sm_80", ()).problems
+def test_what_does_not_compile_or_warns_is_told_with_file_and_architecture(
+    root: Path, page: Any, code: str, said: str
+) -> None:
+    _, problems = measured(root, code, "made_up", "sm_80", ())
     assert problems and problems[0].startswith("made_up.cu for sm_80: ")
     assert said in problems[0]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,7 @@ def test_a_missing_part_and_a_list_in_its_place_are_named() -> None:
 def test_every_field_is_explained_on_the_page() -> None:
     pages = import_module("reference.device_check")
     schema = module("schema")
-    classes = {
-        each for each in vars(schema).values() if isinstance(each, type) and hasattr(each, "__dataclass_fields__")
-    }
+    classes = {each for each in vars(schema).values() if isinstance(each, type) and is_dataclass(each)}
     assert classes == set(pages.CLASSES)
     described = {cls: list(pages.described(cls)) for cls in classes}
     assert [(cls.__name__, name) for cls, rows in described.items() for name, _, meaning in rows if not meaning] == []

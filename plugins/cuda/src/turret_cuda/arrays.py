@@ -36,6 +36,7 @@ SUFFIXES: dict[Native, str] = {
     NATIVE["int64"]: "i64",
 }
 FLOAT32, FLOAT64, INT32, BOOL = NATIVE["float32"], NATIVE["float64"], NATIVE["int32"], NATIVE["bool"]
+BFLOAT16 = NATIVE["bfloat16"]
 
 MOST_AXES = 32
 GEOMETRY = np.dtype([("rank", np.int64), ("sizes", np.int64, MOST_AXES), ("steps", np.int64, (4, MOST_AXES))])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import cupy
 import numpy as np
 
-from turret.spi import Device, DType, Host, Memory, Shape, host_dtype
+from turret.spi import BackendMismatch, Device, DType, Host, Memory, Shape, host_dtype
 
-from .arrays import INT32, NAMES, NATIVE, SUFFIXES, Native, native
+from .arrays import BFLOAT16, INT32, NAMES, NATIVE, SUFFIXES, Native, native
 from .device import described
 from .library import X
 from .place import Place
@@ -22,8 +23,7 @@ class CudaStorage:
         place = self._place
         place.refuse_while_capturing("storage.from_host")
         wanted = native(dtype or NAMES[native(host.dtype.name)])
-        with np.errstate(all="ignore"):
-            source = np.ascontiguousarray(host, wanted).reshape(host.shape)
+        source = np.ascontiguousarray(rounded(host, wanted)).reshape(host.shape)
         made = place.empty(host.shape, wanted)
         if source.size:
             place.upload(made, source.ctypes.data)
@@ -59,6 +59,12 @@ class CudaStorage:
         return self._place.copied(x)
 
     def dtype_of(self, x: X, /) -> DType:
+        """Raises: BackendMismatch for what is not an array of CuPy: core asks before it takes an array from outside."""
+        if not isinstance(x, cupy.ndarray):
+            raise BackendMismatch(
+                f"{self._place.spec} got {type(x).__module__}.{type(x).__qualname__}, wanted its own cupy.ndarray; "
+                f"bring host values in with turret.tensor(array, backend=...)"
+            )
         return NAMES[x.dtype]
 
     def synchronize(self, *arrays: X) -> None:
@@ -86,6 +92,22 @@ def cast(place: Place, x: X, dtype: Native) -> X:
 
 def word(value: float, dtype: Native) -> int:
     """A scalar as kernels take it: its bits in the dtype, as a 64-bit integer."""
-    with np.errstate(all="ignore"):
-        bits = np.asarray(value).astype(dtype).tobytes()
+    bits = rounded(np.asarray(value), dtype).tobytes()
     return int.from_bytes(bits.ljust(8, b"\0"), "little", signed=True)
+
+
+def rounded(host: Host, dtype: Native) -> Host:
+    """Host values in another dtype, rounded once; what is out of range becomes an infinity."""
+    with np.errstate(all="ignore"):
+        if dtype == BFLOAT16 and host.dtype.itemsize > 2:
+            host = _sticky(host)
+        return host.astype(dtype, copy=False)
+
+
+def _sticky(host: Host) -> Host:
+    """In float32, with the last bit set where that is not exact: NumPy's way to bfloat16 leads through float32."""
+    exact = host.astype(np.float64)
+    near = exact.astype(np.float32)
+    lower = np.where(np.abs(near) > np.abs(exact), np.nextafter(near, np.float32(0)), near)
+    inexact = (near != exact) & ~np.isnan(exact)
+    return np.asarray((lower.view(np.uint32) | inexact).view(np.float32))

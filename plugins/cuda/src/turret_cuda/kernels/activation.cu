@@ -4,6 +4,8 @@
 // silu: gate = sigmoid(x). Neither 0 * inf nor inf - inf comes up: where the gates are 0 or 1 to the last bit of a
 // double, x is clipped.
 
+#include "turret.cuh"
+
 __device__ __forceinline__ float a_exp(float x) { return expf(x); }
 __device__ __forceinline__ double a_exp(double x) { return exp(x); }
 __device__ __forceinline__ float a_erfc(float x) { return erfcf(x); }

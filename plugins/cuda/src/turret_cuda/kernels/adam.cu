@@ -1,6 +1,8 @@
 // The optimizer's update of many tensors at once. Tensors are cut into chunks, and a block takes one chunk: it finds
 // its tensor in the table that came with the launch.
 
+#include "turret.cuh"
+
 enum { MOST_ROWS = 48, CHUNK = 8192 };  // 48 rows are what 4 KiB of kernel arguments hold
 
 struct Row {

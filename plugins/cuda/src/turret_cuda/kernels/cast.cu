@@ -1,5 +1,7 @@
 // Every dtype as every other one.
 
+#include "turret.cuh"
+
 #define CAST(T, FROM, S, TO)                                                                               \
   extern "C" __global__ void cast_##FROM##_##TO(const T* x, S* out, i64 count) {                           \
     for (i64 i = first(); i < count; i += stride()) out[i] = narrow<S>(wide(x[i]));                        \

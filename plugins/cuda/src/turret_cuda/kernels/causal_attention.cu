@@ -1,6 +1,8 @@
 // What attention does beside its products: addresses of heads, softmax of the scores that are seen and its derivative,
 // sums over the query heads of a group. A row of scores belongs to one block.
 
+#include "turret.cuh"
+
 // The matrices of one array: address of the first, bytes from sequence to sequence and from head to head, and how many
 // query heads share one.
 enum { MOST_STACKS = 9 };

@@ -1,5 +1,7 @@
 // Moving elements without looking at them: by their width in bytes.
 
+#include "turret.cuh"
+
 #define COPY(T, BYTES)                                                                                     \
   extern "C" __global__ void copy_##BYTES(const T* x, T* out, i64 count, const __grid_constant__ Geometry g) {                     \
     for (i64 i = first(); i < count; i += stride()) {                                                      \

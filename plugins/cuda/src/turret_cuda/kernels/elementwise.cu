@@ -1,6 +1,8 @@
 // One result per element. An operand is an array, or a scalar: then its address is null and `word` holds its bits.
 // g.rank < 0 says that all arrays lie alike and without gaps, so that element i is at place i.
 
+#include "turret.cuh"
+
 __device__ __forceinline__ float e_exp(float x) { return expf(x); }
 __device__ __forceinline__ double e_exp(double x) { return exp(x); }
 __device__ __forceinline__ float e_log(float x) { return logf(x); }

@@ -1,5 +1,7 @@
 // Rows and elements by index. What only moves is moved in words of 1 to 16 bytes, without looking at it.
 
+#include "turret.cuh"
+
 struct alignas(16) Word16 {
   unsigned long long low, high;
 };

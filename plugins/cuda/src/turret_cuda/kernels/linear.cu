@@ -1,5 +1,7 @@
 // The gradient of a bias: sums over rows, added up in an order that depends on the sizes alone.
 
+#include "turret.cuh"
+
 enum { COLUMNS = 32, LINES = 8 };  // a block is LINES warps, each on every LINES-th row of the part
 
 // sums[part][column]: the rows from part * LINES on, LINES at a time, with those of the other parts between them.

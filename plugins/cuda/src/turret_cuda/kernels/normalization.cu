@@ -1,32 +1,6 @@
 // Layer norm and RMS norm over rows, and their gradients.
 
-// Neighbouring elements, moved as one word of 16 bytes where the address allows it.
-template <class T> struct alignas(16) Few {
-  enum { MOST = 16 / sizeof(T) };
-  T at[MOST];
-};
-
-template <class T> __device__ __forceinline__ Few<T> few(const T* from, i64 left) {
-  if (left >= Few<T>::MOST && ((i64)from & 15) == 0) return *(const Few<T>*)from;
-  Few<T> x = {};
-  for (int k = 0; k < Few<T>::MOST; ++k)
-    if (k < left) x.at[k] = from[k];
-  return x;
-}
-
-template <class T> __device__ __forceinline__ void put(T* to, const Few<T>& x, i64 left) {
-  if (left >= Few<T>::MOST && ((i64)to & 15) == 0) {
-    *(Few<T>*)to = x;
-    return;
-  }
-  for (int k = 0; k < Few<T>::MOST; ++k)
-    if (k < left) to[k] = x.at[k];
-}
-
-// A row is the work of `team` neighbouring threads: a warp, or the whole block.
-template <class F, class T> __device__ __forceinline__ T over_team(T value, T* scratch, i64 team) {
-  return team == 32 ? over_warp<F>(value) : over_block<F>(value, scratch);
-}
+#include "rows.cuh"
 
 // (x - mean) rstd weight + bias; without CENTRED the mean counts as 0 and there is no bias.
 template <bool CENTRED, class T>

@@ -3,6 +3,8 @@
 // That axis is cut into `chunks` of `length` elements, so that many threads work where there are few results; what a
 // chunk comes to is at [outer][chunk][inner]. In `rows` inner is 1 and a block takes a chunk; in `columns` a thread does.
 
+#include "turret.cuh"
+
 struct Adding : Sum {
   template <class T> static __device__ Wide<T> start(const T*) { return (Wide<T>)0; }
   template <class W> static __device__ W finish(W total, double divisor) { return total / (W)divisor; }

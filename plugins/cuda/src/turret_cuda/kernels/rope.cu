@@ -2,6 +2,8 @@
 //
 // g says where the first of each pair is in x and in out, and where its angle is; the second is `gap` elements further.
 
+#include "turret.cuh"
+
 template <class T>
 __device__ __forceinline__ void rope(const T* x, i64 x_gap, const float* cosines, const float* sines, T* out,
                                      i64 out_gap, double direction, i64 pairs, const Geometry& g) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
-HEADER = "turret.cuh"
 OPTIONS = ("--std=c++17",)
+
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
 def names() -> tuple[str, ...]:
@@ -15,6 +17,16 @@ def names() -> tuple[str, ...]:
 
 
 def text(name: str) -> str:
-    """One file as a whole: the common header first, so that nothing has to be found at compile time."""
-    folder = files(__package__)
-    return "\n".join(folder.joinpath(each).read_text(encoding="utf-8") for each in (HEADER, f"{name}.cu"))
+    """One file with the headers it includes put in, each once: nothing has to be found at compile time."""
+    return _inlined(f"{name}.cu", set())
+
+
+def _inlined(file: str, seen: set[str]) -> str:
+    def header(line: re.Match[str]) -> str:
+        name = line[1]
+        if name in seen:
+            return ""
+        seen.add(name)
+        return _inlined(name, seen)
+
+    return _INCLUDE.sub(header, files(__package__).joinpath(file).read_text(encoding="utf-8"))
