@@ -18,7 +18,7 @@ training beside the cpu backend, compute-sanitizer, and benchmarks. docs/referen
 EPILOG = """Exit status: 0 everything passed, 1 something did not, 2 no usable GPU or a wrong command line (no file is
 written then), 130 and 143 after SIGINT and SIGTERM (with what was found until then)."""
 MOST_JOBS = 8
-EVERY_IN_REHEARSAL = 60
+EVERY_IN_REHEARSAL = 20
 
 
 def main(arguments: list[str] | None = None) -> int:
