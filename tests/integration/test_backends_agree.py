@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from turret.train.metrics import read_metrics
 from turret.train.resume import plan
 from turret.train.run import run_training
 
-BACKENDS = ["cpu", "metal:cpu", "tpu:cpu"]
+BACKENDS = ["cpu", "metal:cpu", "tpu:cpu", "cuda:emulated"]
 COMPILING = BACKENDS[1:]
 CONFIGS: dict[str, Any] = {
     "decoder": DecoderConfig(vocabulary=256, context=8, width=16, heads=2, blocks=1, feed_forward=32),
@@ -110,20 +109,18 @@ def run_config(tmp_path: Path, steps: int, backend: str) -> RunConfig:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", COMPILING)
-def test_a_checkpoint_goes_on_on_another_backend(spec: str, tmp_path: Path) -> None:
-    whole = run_config(tmp_path, 8, "cpu")
-    run_training(whole, tmp_path / "whole", open_backend("cpu"))
+@pytest.mark.parametrize("specs", [[*BACKENDS, "cpu"], [*BACKENDS[:0:-1], "cpu", "cuda:emulated"]], ids=" to ".join)
+def test_a_run_goes_on_from_backend_to_backend(specs: list[str], tmp_path: Path) -> None:
+    each, out = 2, tmp_path / "run"
+    run_training(run_config(tmp_path, each * len(specs), "cpu"), tmp_path / "whole", open_backend("cpu"))
     want = [record.loss for record in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
-    for first, second in (("cpu", spec), (spec, "cpu")):
-        out = tmp_path / f"{first}-{second}".replace(":", "-")
-        run_training(run_config(tmp_path, 4, first), out, open_backend(first))
-        planned = plan(out, "auto", {"steps": 8, "backend": second})
-        run_training(planned.config, out, open_backend(second), resume=planned.checkpoint)
+    run_training(run_config(tmp_path, each, specs[0]), out, open_backend(specs[0]))
+    for legs, spec in enumerate(specs[1:], 2):
+        planned = plan(out, "auto", {"steps": each * legs, "backend": spec})
+        run_training(planned.config, out, open_backend(spec), resume=planned.checkpoint)
         got = [record.loss for record in read_metrics(out / "metrics.jsonl")]
-        assert len(got) == 8
-        np.testing.assert_allclose(got, want, rtol=1e-4, err_msg=f"{first} to {second}")
-        assert all(math.isfinite(loss) for loss in got)
+        assert len(got) == each * legs
+        np.testing.assert_allclose(got, want[: each * legs], rtol=1e-4, err_msg=f"{specs[legs - 2]} to {spec}")
 
 
 @pytest.mark.parametrize("spec", COMPILING)

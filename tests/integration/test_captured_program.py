@@ -1,4 +1,4 @@
-"""What XLA is given for a captured training step: one module, every donated buffer aliased, nothing on the host."""
+"""What a device is given for a captured training step: one program that reuses its state, and nothing on the host."""
 
 from __future__ import annotations
 
@@ -52,3 +52,36 @@ def test_a_captured_step_is_one_module_that_reuses_its_state(family: str) -> Non
     assert "f64" not in text
     precisions = re.findall(r"dot_general.*?precision = \[(\w+), (\w+)\]", text)
     assert precisions and set(precisions) == {("HIGHEST", "HIGHEST")}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_on_cuda_it_is_one_graph_that_keeps_its_state_in_place(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with use_backend("cuda:emulated") as backend:
+        model = build_model(CONFIGS[family], seed=1)
+    optimizer = Adam(decay_groups(model.named_parameters(), 0.1))
+
+    def step(ids: Tensor, targets: Tensor) -> Tensor:
+        loss = ops.cross_entropy(model(ids), targets)
+        optimizer.step(turret.backward(loss))
+        return loss
+
+    captured = turret.capture(step, state=[model, optimizer])
+    ids = [turret.tensor(np.ones((2, 8), np.int32), backend=backend) for _ in range(2)]
+    losses = [captured(*ids).item()]
+    state = [*model.parameters(), *optimizer.replaced_tensors()]
+    places = [t.value.data.ptr for t in state]
+    did: list[str] = []
+    place: Any = backend.tools.storage._place  # type: ignore[attr-defined]
+    for method in ("launch", "multiply", "upload", "download"):
+        original = getattr(place, method)
+
+        def watched(*args: Any, method: str = method, original: Any = original) -> None:
+            did.append(args[1] if method == "launch" else method)
+            original(*args)
+
+        monkeypatch.setattr(place, method, watched)
+    losses.append(captured(*ids).item())
+    # the rate and the corrections; arguments into the graph and results out of it; whether all is finite; the loss
+    assert did == ["upload", "copy_many", "copy_many", "download", "download"]
+    assert [t.value.data.ptr for t in state] == places
+    assert losses[1] < losses[0]

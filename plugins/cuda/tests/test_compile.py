@@ -182,6 +182,24 @@ def test_reading_a_value_is_refused_and_the_program_still_works(tools: Toolset[A
     assert host(tools, program(put([1.0]))[0]).tolist() == [2.0]
 
 
+def test_reading_a_value_by_cupys_own_means_is_refused_too(tools: Toolset[Any], put: Any) -> None:
+    host, asks = np.zeros(1, np.float32), [True]
+    before = cupy.cuda.get_current_stream()
+
+    def fn(x: Any) -> tuple[Any, ...]:
+        if asks[0]:
+            x.data.copy_to_host_async(host.ctypes.data, x.nbytes)  # as float(x) does, on the current stream
+        return (tools.elementwise.add(x, 1.0),)
+
+    program = tools.compile.compile(fn)
+    with pytest.raises(CaptureError, match=r"reads a value.*stream is capturing.*; return the array"):
+        program(put([1.0]))
+    assert cupy.cuda.get_current_stream() == before
+    asks[0] = False
+    assert host[0] == 0.0
+    assert tools.storage.to_host(program(put([1.0]))[0]).tolist() == [2.0]
+
+
 def test_what_the_function_raises_comes_through_and_nothing_was_given_away(tools: Toolset[Any], put: Any) -> None:
     x = put([1.0, 2.0])
 
@@ -255,3 +273,37 @@ def test_views_are_taken_for_what_they_are(tools: Toolset[Any], put: Any) -> Non
     square = np.arange(9.0).reshape(3, 3)
     for x, want in ((put(square), square), (put(square).transpose(1, 0), square.T)):
         assert host(tools, program(x)[0]).tolist() == want.tolist()
+
+
+def test_a_graph_keeps_memory_that_its_function_was_done_with(tools: Toolset[Any], put: Any) -> None:
+    """Short of memory, a pool gives free blocks back and tries again; what was recorded still needs them."""
+
+    def fn(x: Any) -> tuple[Any, ...]:
+        for size in (2**18, 2**19, 2**20):  # blocks of 1, 2 and 4 MiB, each done with before the next is made
+            large = tools.layout.broadcast_to(x, (size,))
+            x = tools.reduction.max(tools.elementwise.add(large, 1.0), axis=0, keepdims=True)
+        return (x,)
+
+    x, free = put([0.0]), put(np.zeros(2**21))
+    used = tools.storage.memory()
+    assert used is not None
+    del free
+    cupy.emulated.set_total_memory(used.used_bytes + 2**20)
+    try:
+        program = tools.compile.compile(fn)
+        for _ in range(3):
+            assert host(tools, program(x)[0]).tolist() == [3.0]
+        with pytest.raises(OutOfMemory):
+            tools.compile.compile(fn)(put([1.0]))
+    finally:
+        cupy.emulated.set_total_memory(2**32)
+    assert host(tools, program(x)[0]).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_two_results_in_one_buffer_are_both_safe(tools: Toolset[Any], put: Any, kept: int) -> None:
+    cut = tools.layout.slice
+    program = tools.compile.compile(lambda x: (cut(x, (0,), (2,)), cut(x, (2,), (4,))), donate=(0,))
+    held = program(put([1.0, 2.0, 3.0, 4.0]))[kept]
+    program(put([5.0, 6.0, 7.0, 8.0]))
+    assert host(tools, held).tolist() == [[1.0, 2.0], [3.0, 4.0]][kept]

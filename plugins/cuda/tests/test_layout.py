@@ -86,7 +86,7 @@ def test_nothing_is_rearranged_to_nothing_and_padded_to_something(tools: Toolset
 @pytest.mark.parametrize(
     ("dtype", "value", "want"),
     [
-        ("float32", 1e300, np.inf), ("float32", float("nan"), np.nan), ("float32", -0.0, -0.0), ("float64", 1e300, 1e300),
+        ("float32", 1e300, np.inf), ("float32", np.nan, np.nan), ("float32", -0.0, -0.0), ("float64", 1e300, 1e300),
         ("int64", 2**53 + 1, 2**53 + 1), ("int32", -7, -7), ("bool", 1, True), ("uint8", 200, 200),
         ("float16", 1e300, np.inf), ("bfloat16", 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-7),
     ],

@@ -17,6 +17,7 @@ from turret.spi import ConfigError, DTypeError, GraphError, ShapeError
 from turret.tensor import Tensor, capture, no_grad, tensor
 
 Array = npt.NDArray[Any]
+COMPILING = ["tpu:cpu", "cuda:emulated"]
 CONFIGS = {
     "decoder": DecoderConfig(vocabulary=27),
     "mini": MiniConfig(vocabulary=27, context=16, width=32),
@@ -72,9 +73,10 @@ def test_decoding_in_pieces_equals_the_full_forward(model: LanguageModel, cuts: 
         cache.reset()
 
 
+@pytest.mark.parametrize("spec", COMPILING)
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_captured_step_decodes_in_one_program_a_count(family: str) -> None:
-    device = open_backend("tpu:cpu")
+def test_a_captured_step_decodes_in_one_program_a_count(family: str, spec: str) -> None:
+    device = open_backend(spec)
     with use_backend(device):
         model = build(CONFIGS[family])
     ids, cache = ids_of(2, 16), cache_for(model, 2)
@@ -88,10 +90,11 @@ def test_a_captured_step_decodes_in_one_program_a_count(family: str) -> None:
     assert step.compiles == 2
 
 
-def test_generated_tokens_are_those_of_a_backend_that_does_not_compile(backend: OpenBackend) -> None:
+@pytest.mark.parametrize("spec", COMPILING)
+def test_generated_tokens_are_those_of_a_backend_that_does_not_compile(backend: OpenBackend, spec: str) -> None:
     config = DecoderConfig(vocabulary=27, context=48)
     here = build(config)
-    with use_backend("tpu:cpu"):
+    with use_backend(spec):
         there = build(config)
     prompt = ids_of(1, PREFILL + 3)[0].tolist()
     first, second = (

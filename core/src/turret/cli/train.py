@@ -39,6 +39,8 @@ OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("eval-batches", int, "Batches per validation [20]"),
     ("checkpoint-every", int, "Steps between checkpoints [500]"),
     ("keep", int, "Checkpoints kept [3]"),
+    ("attention", str, "materialized, or flash: memory linear in the context [materialized]"),
+    ("activation-checkpointing", str, "none, or block: less memory for one more forward pass [none]"),
     ("log", str, "auto, progress or json [auto: a progress bar on a terminal, else JSON lines on stderr]"),
 )
 

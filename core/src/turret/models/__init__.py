@@ -9,7 +9,9 @@ from typing import Any
 from turret.spi import ConfigError
 
 from .base import Cache as Cache
+from .base import Checkpointing as Checkpointing
 from .base import LanguageModel as LanguageModel
+from .base import check_memory as check_memory
 from .config import from_values
 from .decoder import Decoder as Decoder
 from .decoder import DecoderConfig as DecoderConfig

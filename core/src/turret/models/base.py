@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol, Self, get_args
 
-from turret.nn import LayerCache, Module
-from turret.spi import DataError, ShapeError
-from turret.tensor import Tensor
+from turret.nn import AttentionForm, Block, CausalSelfAttention, LayerCache, Module
+from turret.nn.rotary import Rotation
+from turret.spi import ConfigError, DataError, ShapeError
+from turret.tensor import Tensor, checkpoint
+
+Checkpointing = Literal["none", "block"]
+"""Which activations of the forward pass are kept for the backward pass: all, or those between blocks."""
 
 
 class Cache(Protocol):
@@ -43,6 +47,29 @@ class LanguageModel(Module, ABC):
     blocks_count: int
     kv_heads: int
     head_size: int
+    checkpointing: str = "none"
+
+    def save_memory(
+        self, *, attention: AttentionForm | str = "materialized", checkpointing: Checkpointing | str = "none"
+    ) -> Self:
+        """Chooses how training trades time for memory; the function and its parameters stay what they are.
+
+        attention: "flash" keeps no probabilities; a step's bits may differ from "materialized". checkpointing: "block"
+        runs every block's forward pass a second time during the backward pass, with the same bits.
+        Raises: ConfigError for another word.
+        """
+        check_memory(attention, checkpointing)
+        for module in self.modules():
+            if isinstance(module, CausalSelfAttention):
+                module.form = attention
+        self.checkpointing = checkpointing
+        return self
+
+    def _through(self, block: Block, x: Tensor, cache: LayerCache | None, rotation: Rotation | None = None) -> Tensor:
+        """x after one block."""
+        if cache is None and self.checkpointing == "block":
+            return checkpoint(lambda x: block(x, None, rotation), x)
+        return block(x, cache, rotation)
 
     @abstractmethod
     def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
@@ -57,6 +84,16 @@ class LanguageModel(Module, ABC):
     def config_dict(self) -> dict[str, object]:
         """The configuration as plain values, for files."""
         ...
+
+
+def check_memory(attention: str, checkpointing: str) -> None:
+    """Raises: ConfigError for a word that `save_memory` does not know."""
+    for what, word, known in (
+        ("attention", attention, get_args(AttentionForm)),
+        ("activation checkpointing", checkpointing, get_args(Checkpointing)),
+    ):
+        if word not in known:
+            raise ConfigError(f"{what} {word!r}; wanted one of {', '.join(known)}")
 
 
 def check_ids(ids: Tensor, cache: Cache | None, *, context: int, blocks: int) -> tuple[int, int]:

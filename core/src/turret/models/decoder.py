@@ -104,7 +104,7 @@ class Decoder(LanguageModel):
             positions = self.position_embedding(places)
         x = self.token_embedding(ids) + positions
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer_cache(cache, layer))
+            x = self._through(block, x, layer_cache(cache, layer))
         if cache is not None:
             cache.advance(count)
         x = self.final_norm(x[:, count - 1 :] if last else x)

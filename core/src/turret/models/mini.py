@@ -88,7 +88,7 @@ class Mini(LanguageModel):
         rotation = self.rotary(start, count) if places is None else self.rotary.at(places)
         x = self.token_embedding(ids)
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer_cache(cache, layer), rotation)
+            x = self._through(block, x, layer_cache(cache, layer), rotation)
         if cache is not None:
             cache.advance(count)
         x = self.final_norm(x[:, count - 1 :] if last else x)

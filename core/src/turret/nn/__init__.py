@@ -1,5 +1,6 @@
 """Layers: the module tree and the parts transformers are built from."""
 
+from .attention import AttentionForm as AttentionForm
 from .attention import CausalSelfAttention as CausalSelfAttention
 from .attention import LayerCache as LayerCache
 from .block import Block as Block

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Literal, Protocol
 
 from turret.spi import ConfigError, ShapeError
 from turret.tensor import Tensor, ops
@@ -12,6 +12,9 @@ from .init import INIT_STD, Init
 from .linear import Linear, project
 from .module import Module
 from .rotary import Rotation
+
+AttentionForm = Literal["materialized", "flash"]
+"""How attention without a cache is computed: with all its probabilities in memory, or linear in the tokens."""
 
 
 class LayerCache(Protocol):
@@ -43,6 +46,7 @@ class CausalSelfAttention(Module):
         self.kv_heads = heads if kv_heads is None else kv_heads
         check_heads(width, self.heads, self.kv_heads)
         self.head_size = width // heads
+        self.form: AttentionForm | str = "materialized"
         narrow = self.kv_heads * self.head_size
         self.query = Linear(width, width, init=init, bias=bias)
         self.key = Linear(width, narrow, init=init, bias=bias)
@@ -64,7 +68,12 @@ class CausalSelfAttention(Module):
         if rotation is not None:
             q, k = ops.rope(q, *rotation), ops.rope(k, *rotation)
         scale = 1.0 / math.sqrt(self.head_size)
-        mixed = ops.causal_attention(q, k, v, scale=scale) if cache is None else cache.attend(q, k, v, scale=scale)
+        if cache is not None:
+            mixed = cache.attend(q, k, v, scale=scale)
+        elif self.form == "flash":
+            mixed = ops.flash_attention(q, k, v, scale=scale)
+        else:
+            mixed = ops.causal_attention(q, k, v, scale=scale)
         return self.output(mixed.reshape(b, t, width))
 
 

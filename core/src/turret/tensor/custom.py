@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
-from turret.spi import BackendMismatch, DTypeError, GraphError, ShapeError
+from turret.spi import FLOATS, BackendMismatch, DTypeError, GraphError, ShapeError
 
 from .backward import backward
 from .graph import Native, Node, enable_grad, is_recording, next_serial, no_grad
+from .tracing import capturing
 from .value import Parameter, Tensor, record, same_backend
 
 
@@ -58,6 +60,7 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`fn(*inputs)` whose inside graph is dropped and rebuilt during backward: one more forward for less memory.
 
     fn must be deterministic and may use parameters freely; any other tensor with a graph must come in as an input.
+    In a captured step the second run waits for the gradient, so that a compiler cannot merge it with the first.
     Source: Chen et al. 2016, section 4.
 
     Raises: GraphError where fn closes over a tensor of the outer graph, or where the rebuilt graph differs.
@@ -75,7 +78,7 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return first
 
     def pull(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
-        again, found = _run(fn, inputs)
+        again, found = _run(fn, inputs if capturing() is None else tuple(_after(dy, t) for t in inputs))
         if [id(p) for p in found] != [id(p) for p in leaves]:
             raise GraphError("checkpoint: fn used other parameters when it ran again; it must be deterministic")
         if again.output.shape != shape:
@@ -85,6 +88,16 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return tuple(gradients.native(leaf) if need else None for leaf, need in pairs)
 
     return record("checkpoint", first.value, first, (*inputs, *leaves), pull)
+
+
+def _after(dy: Native, x: Tensor) -> Tensor:
+    """x, as a value that depends on the gradient: bits of x unless dy begins with NaN, and then all is lost anyway."""
+    if x.dtype not in FLOATS or 0 in dy.shape:
+        return x
+    tools = x.backend.tools
+    first = tools.layout.reshape(tools.layout.slice(dy, (0,) * len(dy.shape), (1,) * len(dy.shape)), ())
+    tied = tools.elementwise.where(tools.elementwise.equal(first, first), x.value, math.nan)
+    return Tensor(tied, x.backend, x.dtype, requires_grad=x.requires_grad)
 
 
 class _Inside:

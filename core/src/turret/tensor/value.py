@@ -225,6 +225,11 @@ def tensor(
         host = np.asarray(data)
     except ValueError as error:
         raise ShapeError(f"tensor() needs lists of equal length, or an array: {error}") from error
+    except TypeError as error:  # of a library whose arrays lie on a device and are not copied unasked
+        raise DTypeError(
+            f"tensor() of {type(data).__name__}: {error}; wanted numbers, lists or a NumPy array: copy it to the host "
+            f"first"
+        ) from error
     if host.dtype == object or host.dtype.kind not in "biuf":
         raise DTypeError(f"tensor() of {type(data).__name__} with NumPy dtype {host.dtype}; wanted numbers or bools")
     want = dtype or _default_dtype(data, host)

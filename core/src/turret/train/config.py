@@ -9,13 +9,18 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from turret.data import ByteLevelTokenizer, tokenizer_for
-from turret.models import KINDS, DecoderConfig, MiniConfig
+from turret.models import KINDS, DecoderConfig, MiniConfig, check_memory
 from turret.optim import Schedule, constant, warmup_cosine
 from turret.spi import ConfigError
 from turret.train.checkpoint.content import LARGEST_COUNT
 
 ScheduleName = Literal["cosine", "constant"]
-CHANGEABLE = frozenset(("steps", "eval_every", "eval_batches", "checkpoint_every", "keep", "backend", "capture", "log"))
+CHANGEABLE = frozenset(
+    (
+        *("steps", "eval_every", "eval_batches", "checkpoint_every", "keep"),
+        *("backend", "capture", "log", "attention", "activation_checkpointing"),
+    )
+)
 """What a resumed run may set anew; everything else decides its losses and stays."""
 
 
@@ -24,7 +29,8 @@ class RunConfig:
     """Everything that decides a run. None stands for a value that follows from others, filled in by `resolved`.
 
     Sizes are counts; lr, min_lr per step; warmup, eval_every, checkpoint_every in steps; losses are nats per token.
-    capture: a whole step is one program where the backend compiles.
+    capture: a whole step is one program where the backend compiles. attention, activation_checkpointing: as in
+    `LanguageModel.save_memory`.
     """
 
     model: str = "decoder"
@@ -54,6 +60,8 @@ class RunConfig:
     checkpoint_every: int = 500
     keep: int = 3
     capture: bool = True
+    attention: str = "materialized"
+    activation_checkpointing: str = "none"
     log: str = "auto"
 
     def __post_init__(self) -> None:
@@ -82,6 +90,7 @@ class RunConfig:
             raise ConfigError(f"grad_clip {self.grad_clip}; wanted a positive number, inf for no clipping")
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"val_fraction {self.val_fraction}; wanted at least 0 and below 1")
+        check_memory(self.attention, self.activation_checkpointing)
         if self.log not in ("auto", "progress", "json"):
             raise ConfigError(f"log {self.log!r}; wanted auto, progress or json")
         self.schedule_function()

@@ -121,6 +121,7 @@ class _Run:
         split = Split.cut(len(self.corpus), val_fraction=config.val_fraction, context=config.context)
         with use_backend(self.backend):
             model = build_model(config.model_config(), seed=config.seed)
+        model.save_memory(attention=config.attention, checkpointing=config.activation_checkpointing)
         optimizer = Adam(
             decay_groups(model.named_parameters(), config.weight_decay),
             lr=config.lr,

@@ -11,7 +11,7 @@ import numpy as np
 
 from turret.spi import Adapted
 
-from .arrays import BOOL, FLOAT32, FLOAT64, SUFFIXES, Host, Native
+from .arrays import BOOL, FLOAT32, FLOAT64, SUFFIXES, Host, Native, by_value
 from .library import X
 from .place import THREADS, Place
 
@@ -109,7 +109,9 @@ def _launch(rows: list[tuple[tuple[X, ...], float]], suffix: str) -> _Launch:
         size = arrays[0].size
         table["row"][i] = (*(x.data.ptr for x in arrays), size, chunks, rate)
         chunks += -(-size // CHUNK)
-    return _Launch(table=table, suffix=suffix, chunks=chunks, arrays=tuple(x for arrays, _ in rows for x in arrays))
+    return _Launch(
+        table=by_value(table), suffix=suffix, chunks=chunks, arrays=tuple(x for arrays, _ in rows for x in arrays)
+    )
 
 
 def _apart(groups: Sequence[Sequence[X]], slopes: list[X]) -> bool:

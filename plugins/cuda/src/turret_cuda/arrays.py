@@ -75,12 +75,21 @@ def geometry(shape: Shape, *arrays: X | None) -> Host:
             axes[-1] = axes[-1][0] * size, here
         else:
             axes.append((size, here))
-    made = np.zeros((), GEOMETRY)
-    made["rank"] = len(axes)
-    for i, (size, here) in enumerate(axes):
-        made["sizes"][i] = size
-        made["steps"][: len(here), i] = here
-    return made
+    made, rank = np.zeros((), GEOMETRY), len(axes)
+    made["rank"] = rank
+    if rank:
+        made["sizes"][:rank], made["steps"][: len(arrays), :rank] = [size for size, _ in axes], _turned(axes)
+    return by_value(made)
+
+
+def by_value(table: Host) -> Host:
+    """The same memory as mere bytes, which CuPy hands to a kernel in a quarter of the time it takes over fields."""
+    return table.view(np.dtype((np.void, table.dtype.itemsize)))
+
+
+def _turned(axes: Sequence[tuple[int, list[int]]]) -> list[tuple[int, ...]]:
+    """The steps of each array, from those of each axis."""
+    return list(zip(*(here for _, here in axes), strict=True))
 
 
 def _steps(shape: Shape, x: X | None) -> Sequence[int]:

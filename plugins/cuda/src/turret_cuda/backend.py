@@ -11,6 +11,7 @@ from .adam import CudaAdam
 from .causal_attention import CudaCausalAttention
 from .compile import CudaCompile
 from .elementwise import CudaElementwise
+from .flash_attention import CudaFlashAttention
 from .indexing import CudaIndexing
 from .layout import CudaLayout
 from .linear import CudaLinear
@@ -19,6 +20,7 @@ from .matmul import CudaMatmul
 from .normalization import CudaNormalization
 from .place import place_of
 from .probe import why_not
+from .quantized_linear import CudaQuantizedLinear
 from .reduction import CudaReduction
 from .rope import CudaRope
 from .softmax import CudaSoftmax
@@ -49,6 +51,8 @@ class CudaBackend:
             loss=CudaLoss(place),
             rope=CudaRope(place),
             causal_attention=CudaCausalAttention(place),
+            flash_attention=CudaFlashAttention(place),
+            quantized_linear=CudaQuantizedLinear(place),
             adam=CudaAdam(place),
             compile=CudaCompile(place),
         )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import statistics, suffix
+from .arrays import by_value, statistics, suffix
 from .cublas import ALIGNED, Operand
 from .library import X
 from .place import MOST_BLOCKS, Place
@@ -129,7 +129,7 @@ class _Heads:
         self._table = place.empty((len(stacks), self._count), ADDRESS)
         place.spread(
             *("causal_attention", "addresses", self._table.size),
-            *(described, self._table, heads, self._count, self._table.size),
+            *(by_value(described), self._table, heads, self._count, self._table.size),
         )
 
     def product(self, a: str, b: str, *, into: str, transpose_a: bool = False, transpose_b: bool = False) -> None:

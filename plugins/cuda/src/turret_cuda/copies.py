@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .arrays import by_value
 from .library import X
 from .place import THREADS, Place
 
@@ -26,4 +27,4 @@ def copy_many(place: Place, pairs: Sequence[tuple[X, X]]) -> None:
             table["row"][i] = x.data.ptr, out.data.ptr, x.nbytes, chunks
             chunks += -(-x.nbytes // CHUNK_BYTES)
         place.hold(array for pair in some for array in pair)
-        place.launch("copy", "copy_many", chunks, THREADS, table)
+        place.launch("copy", "copy_many", chunks, THREADS, by_value(table))

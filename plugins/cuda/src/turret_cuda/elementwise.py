@@ -7,15 +7,16 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .arrays import BOOL, GEOMETRY, SUFFIXES, Host, Native, geometry
+from .arrays import BOOL, GEOMETRY, SUFFIXES, Host, Native, by_value, geometry
 from .library import X
 from .place import Place
 from .storage import word
 
 Operand = X | float
 
-ALIKE = np.zeros((), GEOMETRY)
-ALIKE["rank"] = -1
+_alike = np.zeros((), GEOMETRY)
+_alike["rank"] = -1
+ALIKE = by_value(_alike)
 
 
 class CudaElementwise:

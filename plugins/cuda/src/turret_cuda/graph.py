@@ -15,19 +15,20 @@ from typing import Any
 
 import cupy
 
-from turret.spi import CaptureError
+from turret.spi import BackendUnavailable, CaptureError, OutOfMemory
 
 from .copies import copy_many
-from .library import FAILURES, X, translated
+from .library import X
 from .place import Capture, Place
 
 SMALL = 65_536  # bytes up to which copying an argument at every call costs less than capturing again
+REFUSED = ("stream is capturing", "StreamCapture")  # what CuPy says, and what CUDA says
 
 Function = Callable[..., tuple[X, ...]]
 
 
 class Lease:
-    """Lives as long as an array, or a view of it, that lies in a buffer of a graph; keeps the buffer."""
+    """Lives as long as an array that lies in a buffer of a graph, or a view of one; keeps the buffer."""
 
     def __init__(self, buffer: X) -> None:
         self.buffer = buffer
@@ -92,8 +93,10 @@ class Graph:
     def _lend(self, output: X, argument: int) -> X:
         """An array at the place of `output` that the caller may keep: while it does, the buffer is not overwritten."""
         buffer = self.buffers[argument]
-        lease = Lease(buffer.array)
-        buffer.lease = weakref.ref(lease)
+        lease = buffer.lease() if buffer.lease is not None else None
+        if lease is None:
+            lease = Lease(buffer.array)
+            buffer.lease = weakref.ref(lease)
         memory = cupy.cuda.UnownedMemory(output.data.ptr, output.nbytes, lease, self.place.number)
         return cupy.ndarray(output.shape, output.dtype, cupy.cuda.MemoryPointer(memory, 0))
 
@@ -111,14 +114,19 @@ def capture(
         try:
             place.run(lambda _: capture.begin())
             outputs = tuple(fn(*(buffer.array for buffer in buffers)))
-        except BaseException:
-            with contextlib.suppress(*FAILURES):  # the capture is broken off, and says so
-                capture.end()
+        except BaseException as error:
+            with contextlib.suppress(BackendUnavailable, OutOfMemory):  # the capture is broken off, and says so
+                place.run(lambda _: capture.end())
+            if isinstance(error, RuntimeError) and any(word in str(error) for word in REFUSED):
+                raise CaptureError(
+                    f"the function reads a value, or waits, while {place.spec} captures it: {error}; return the array "
+                    f"and read it outside"
+                ) from error
             raise
         try:
-            graph = capture.end()
-        except FAILURES as error:
-            raise _refused(error, place) from error
+            graph = place.run(lambda _: capture.end())
+        except (BackendUnavailable, OutOfMemory) as error:
+            raise CaptureError(f"the function cannot be captured: {error}") from error
     inputs = {id(buffer.array) for buffer in buffers}
     capture.read = {at: x for at, x in capture.read.items() if id(x) not in inputs}
     return Graph(
@@ -149,10 +157,6 @@ def _lent(outputs: Sequence[X], buffers: Sequence[Buffer]) -> tuple[int | None, 
         place = next((j for j, b in enumerate(buffers) if b.donated and _within(out, b.array)), None)
         found.append(place if alone else None)
     return tuple(found)
-
-
-def _refused(error: Exception, place: Place) -> Exception:
-    return CaptureError(f"the function cannot be captured: {translated(error, place.spec)}")
 
 
 def _within(x: X, buffer: X) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import cupy
 from cupy.cuda.compiler import CompileException
 from cupy.cuda.memory import OutOfMemoryError
-from cupy.cuda.runtime import CUDARuntimeError
+from cupy.cuda.runtime import CUDARuntimeError as CUDARuntimeError
 from cupy_backends.cuda.api.driver import CUDADriverError
 
 from turret.spi import BackendUnavailable, OutOfMemory

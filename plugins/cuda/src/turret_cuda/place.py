@@ -11,24 +11,26 @@ from functools import cache
 from typing import Any
 
 import cupy
+import numpy as np
 
-from turret.spi import CaptureError, OpenedHere, Shape
+from turret.spi import BackendUnavailable, CaptureError, OpenedHere, Shape
 
-from .arrays import Native, geometry
+from .arrays import Host, Native, geometry
 from .cublas import Blas
 from .kernels import source
-from .library import FAILURES, X, translated
+from .library import FAILURES, NO_MEMORY, CUDARuntimeError, X, translated
 
 THREADS = 256  # of a block, where nothing speaks for another number
 MOST_BLOCKS = 16_384  # where threads go on to further elements
+MOST_SENT = 2**26  # bytes on their way to the device that nobody has waited for
 
 
 class Capture:
     """What one capture needs and leaves behind: a queue that records, memory of its own, and foreign arrays it read."""
 
-    def __init__(self, given: Iterable[X]) -> None:
+    def __init__(self, given: Iterable[X], spare: Callable[[], None]) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.pool = cupy.cuda.MemoryPool()
+        self.pool = cupy.cuda.MemoryPool(_lasting(spare))
         self.own: set[int] = set()
         self.given = {x.data.mem.ptr for x in given}
         self.read: dict[int, X] = {}
@@ -40,6 +42,28 @@ class Capture:
     def end(self) -> Any:
         """The graph of what was recorded."""
         return self.stream.end_capture()
+
+
+def _lasting(spare: Callable[[], None]) -> Callable[[int], Any]:
+    """How the pool of a graph gets memory, which stays as long as the pool.
+
+    A pool that runs out gives its free blocks back to the device and tries again; but what has been recorded goes on
+    using them at every launch. `spare` frees memory elsewhere.
+    """
+    kept = []
+
+    def more(size: int) -> Any:
+        try:
+            memory = cupy.cuda.Memory(size)
+        except CUDARuntimeError as error:
+            if error.status != NO_MEMORY:
+                raise
+            spare()
+            memory = cupy.cuda.Memory(size)
+        kept.append(memory)
+        return cupy.cuda.MemoryPointer(memory, 0)
+
+    return more
 
 
 class _PerThread(threading.local):
@@ -61,6 +85,8 @@ class Place:
         self._functions: dict[tuple[str, str], Any] = {}
         self._modules: dict[str, Any] = {}
         self._peak = 0
+        self._sent: list[Host] = []
+        self._sent_bytes = 0
         with self._device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
             self._pool = cupy.cuda.MemoryPool()
@@ -69,17 +95,18 @@ class Place:
 
     def empty(self, shape: Shape, dtype: Native) -> X:
         """A C-ordered array with undefined contents. Raises: OutOfMemory, BackendUnavailable."""
+        self._opened.check()
         capture = self._local.capture
         pool, stream = (self._pool, self._stream) if capture is None else (capture.pool, capture.stream)
         size = math.prod(shape) * dtype.itemsize
         try:
             with self._device, stream:
                 memory = pool.malloc(size)
+                self._peak = max(self._peak, self._pool.used_bytes())
         except FAILURES as error:
             raise translated(error, self.spec) from error
         if capture is not None:
             capture.own.add(memory.mem.ptr)
-        self._peak = max(self._peak, self._pool.used_bytes())
         return cupy.ndarray(shape, dtype, memory)
 
     def launch(self, file: str, name: str, blocks: int | tuple[int, ...], threads: int, *operands: Any) -> None:
@@ -149,9 +176,20 @@ class Place:
         """Writes x, which has the shape and dtype of `out`, into `out`; both may be any views."""
         self.spread("copy", f"copy_{x.dtype.itemsize}", x.size, x, out, x.size, geometry(x.shape, x, out))
 
-    def upload(self, out: X, address: int) -> None:
-        """Queues a copy of host memory at `address` to all of `out`; the memory may change when this returns."""
-        self._transfer(lambda: out.data.copy_from_host_async(address, out.nbytes, self._stream), "storage.from_host")
+    def upload(self, out: X, host: Host) -> None:
+        """Queues a copy of `host`, of out's shape and dtype, to `out`; `host` may change when this returns.
+
+        Memory that is pinned, or that the device reads itself, is read when the copy's turn comes. So a copy is sent,
+        and lives until somebody waits.
+        """
+        sent = np.array(host, out.dtype, order="C")
+        self._transfer(
+            lambda: out.data.copy_from_host_async(sent.ctypes.data, out.nbytes, self._stream), "storage.from_host"
+        )
+        self._sent.append(sent)
+        self._sent_bytes += sent.nbytes
+        if self._sent_bytes > MOST_SENT:
+            self.wait("storage.from_host")
 
     def download(self, x: X, address: int) -> None:
         """Copies all of x, C-ordered, to host memory at `address`, and waits."""
@@ -160,7 +198,9 @@ class Place:
 
     def wait(self, what: str) -> None:
         """Returns when everything queued so far has come to its end."""
+        sent, self._sent, self._sent_bytes = self._sent, [], 0
         self._transfer(self._stream.synchronize, what)
+        del sent
 
     def refuse_while_capturing(self, what: str) -> None:
         """Raises: CaptureError where this thread is capturing."""
@@ -176,10 +216,12 @@ class Place:
         self._opened.check()
         self.load_everything()
         with self._device:
-            capture = Capture(given)
+            capture = Capture(given, self._pool.free_all_blocks)
         self._local.capture = capture
         try:
-            yield capture
+            # current, so that CuPy refuses to read an array behind our back; a stream is so only on its own device
+            with self._device, capture.stream:
+                yield capture
         finally:
             self._local.capture = None
 
@@ -204,14 +246,13 @@ class Place:
 
     def memory(self) -> tuple[int, int, int]:
         """Bytes in use by arrays, the most that were, and what the device has."""
-        used = self._pool.used_bytes()
-        total = self.run(lambda _: cupy.cuda.runtime.memGetInfo()[1])
+        used, total = self.run(lambda _: (self._pool.used_bytes(), cupy.cuda.runtime.memGetInfo()[1]))
         return used, max(used, self._peak), max(used, total)
 
     def release(self) -> None:
         """Gives memory that no array uses back to the device."""
         self.wait("closing")
-        self._pool.free_all_blocks()
+        self.run(lambda _: self._pool.free_all_blocks())
 
     def _transfer(self, work: Callable[[], None], what: str) -> None:
         self.refuse_while_capturing(what)
@@ -237,8 +278,14 @@ class Place:
         module = self._modules.get(file)
         if module is None:
             module = cupy.RawModule(code=source.text(file), options=source.OPTIONS)
+            try:
+                module.compile()
+            except OSError as error:
+                raise BackendUnavailable(
+                    f"{self.spec}: compiled kernels cannot be stored: {error}; set CUPY_CACHE_DIR to a folder that can "
+                    f"be written to"
+                ) from error
             module = self._modules.setdefault(file, module)
-            module.compile()
         return module
 
 

@@ -103,7 +103,7 @@ def _trial(device: str) -> str | None:
     try:
         place = place_of(device)
         x, product = place.empty(host.shape, FLOAT32), place.empty(result.shape, FLOAT32)
-        place.upload(x, host.ctypes.data)
+        place.upload(x, host)
         turned = place.copied(x.transpose())
         a, b, c = (Operand(each.data.ptr, each.shape[1]) for each in (x, turned, product))
         place.multiply(lambda blas: blas.strided(FLOAT32, (1, 2, 2, 3), a, b, c), x, turned, product)

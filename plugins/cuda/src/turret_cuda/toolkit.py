@@ -13,7 +13,8 @@ WHEELS = ("cupy", *(f"cupy-cuda{major}x" for major in range(11, 20)), "cupy-rocm
 DRIVERS = {12: 525, 13: 580}
 EXTRAS = {12: "core[cuda12]", 13: "core[cuda]"}
 
-INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
+NOT_INITIALIZED, INSUFFICIENT_DRIVER, NO_DEVICE = 3, 35, 100
+BROKEN = range(700, 720)  # what a kernel's fault leaves behind: every later call of the process fails
 CUBLAS_MAJOR = 0
 
 
@@ -77,6 +78,13 @@ def refused(error: Exception, driver: int, runtime: int) -> str:
             f"CUDA_VISIBLE_DEVICES hides them"
         )
     text = " ".join(str(error).split())
+    if status == NOT_INITIALIZED:
+        return (
+            f"CUDA does not begin in this process: {text}; if it is a fork of one that has used CUDA, start children "
+            f"with multiprocessing.get_context('spawn')"
+        )
+    if status in BROKEN:
+        return f"earlier work broke the device for this process: {text}; start it again"
     return f"the driver (for {name(driver)}) does not answer: {text}; does nvidia-smi run? restart the machine if not"
 
 

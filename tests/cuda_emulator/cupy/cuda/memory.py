@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import defaultdict, deque
+from collections.abc import Callable
 
 from cupy_backends.emulated import faults
 from cupy_backends.emulated.faults import CUDARuntimeError
@@ -159,7 +160,8 @@ class MemoryPointer:
 class MemoryPool:
     """Keeps freed memory for the stream that was current when it was asked for, and hands it out again at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocator: Callable[[int], MemoryPointer] | None = None) -> None:
+        self._allocator = allocator or (lambda size: MemoryPointer(Memory(size), 0))
         self._freed: Freed = deque()
         self._owned: set[Memory] = set()
         self._streams: defaultdict[int, Bins] = defaultdict(lambda: defaultdict(list))
@@ -236,7 +238,7 @@ class MemoryPool:
         for attempt in (self.free_all_blocks, gc.collect, None):
             if not self._limit or self._total + size <= self._limit:
                 try:
-                    memory = Memory(size)
+                    memory = self._allocator(size).mem
                 except CUDARuntimeError as fault:
                     if fault.status != faults.MEMORY_ALLOCATION:
                         raise

@@ -14,10 +14,10 @@ from turret.tensor import Tensor, ops
 LR = 1e-2
 
 
-@pytest.fixture(scope="session")
-def device() -> OpenBackend:
-    """A backend that compiles, and runs on any machine."""
-    return open_backend("tpu:cpu")
+@pytest.fixture(scope="session", params=["tpu:cpu", "cuda:emulated"])
+def device(request: pytest.FixtureRequest) -> OpenBackend:
+    """A backend that compiles, and runs on any machine: by tracing arrays, or by recording what is queued."""
+    return open_backend(request.param)
 
 
 class Net(Module):

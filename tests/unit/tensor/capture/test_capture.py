@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ import turret
 from turret.registry import OpenBackend
 from turret.spi import ConfigError, NonFiniteError, StaleGraph
 from turret.tensor import Captured, CaptureWarning, RandomStream, Tensor
+from turret.tensor.tracing import capturing
 
 Make = Callable[..., Any]
 
@@ -127,7 +127,7 @@ def test_a_forward_pass_gives_no_parameter_away(device: OpenBackend, make: Make)
     first = forward(learner.put()).item()
     assert forward(learner.put()).item() == first
     assert all(p.value is value for p, value in zip(learner.net.parameters(), held, strict=True))
-    assert np.isfinite(held[0]).all()
+    assert np.isfinite(device.tools.storage.to_host(held[0])).all()
 
 
 def test_an_update_by_hand_arrives_in_the_parameters(device: OpenBackend, make: Make) -> None:
@@ -211,7 +211,7 @@ def test_a_failed_step_is_explained_with_its_own_random_numbers(device: OpenBack
 
     def step(x: Tensor) -> None:
         noise = stream.uniform(4)
-        if x.requires_grad is False and not isinstance(x.value, jax.core.Tracer):
+        if x.requires_grad is False and capturing() is None:
             drawn.append(noise.numpy().tobytes())
         learner.adam.step(turret.backward(learner.net.loss(x + noise)))
 

@@ -52,15 +52,16 @@ def converts_to_numpy(x: Tensor) -> Tensor:
     return x * float(np.asarray(x.value)[0])  # here
 
 
-HOST_READS = [
-    reads_an_item,
-    copies_to_the_host,
-    branches,
-    makes_a_tensor,
-    converts_natively,
-    branches_natively,
-    converts_to_numpy,
-]
+HOST_READS = [reads_an_item, copies_to_the_host, branches, makes_a_tensor]
+NATIVE_READS = [converts_natively, branches_natively, converts_to_numpy]
+
+
+@pytest.mark.parametrize("device", ["tpu:cpu"], indirect=True)
+@pytest.mark.parametrize("step", NATIVE_READS)
+def test_a_value_read_by_the_librarys_own_means_names_the_line(
+    device: OpenBackend, step: Callable[[Tensor], Tensor]
+) -> None:
+    test_a_host_read_names_the_line(device, step)
 
 
 @pytest.mark.parametrize("step", HOST_READS)

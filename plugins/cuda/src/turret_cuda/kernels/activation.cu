@@ -103,10 +103,12 @@ __device__ __forceinline__ void gated_vjp(const T* dy, const T* gate, const T* u
 }
 
 #define FORM(op, F, T, NAME)                                                                               \
-  extern "C" __global__ void op##_##NAME(const T* x, T* out, i64 count, Geometry g) {                      \
+  extern "C" __global__ void op##_##NAME(const T* x, T* out, i64 count,                                    \
+                                         const __grid_constant__ Geometry g) {                             \
     values<F, T>(x, out, count, g);                                                                        \
   }                                                                                                        \
-  extern "C" __global__ void op##_vjp_##NAME(const T* dy, const T* x, T* out, i64 count, Geometry g) {     \
+  extern "C" __global__ void op##_vjp_##NAME(const T* dy, const T* x, T* out, i64 count,                   \
+                                             const __grid_constant__ Geometry g) {                         \
     slopes<F, T>(dy, x, out, count, g);                                                                    \
   }
 #define ACTIVATIONS(T, NAME)                                                                               \
@@ -114,11 +116,11 @@ __device__ __forceinline__ void gated_vjp(const T* dy, const T* gate, const T* u
   FORM(gelu_tanh, GeluTanh, T, NAME)                                                                       \
   FORM(silu, Silu, T, NAME)                                                                                \
   extern "C" __global__ void gated_silu_##NAME(const T* gate, const T* up, T* out, i64 count,              \
-                                               Geometry g) {                                               \
+                                               const __grid_constant__ Geometry g) {                       \
     gated<T>(gate, up, out, count, g);                                                                     \
   }                                                                                                        \
   extern "C" __global__ void gated_silu_vjp_##NAME(const T* dy, const T* gate, const T* up, T* dgate,      \
-                                                   T* dup, i64 count, Geometry g) {                        \
+                                                   T* dup, i64 count, const __grid_constant__ Geometry g) {\
     gated_vjp<T>(dy, gate, up, dgate, dup, count, g);                                                      \
   }
 FLOATS(ACTIVATIONS)

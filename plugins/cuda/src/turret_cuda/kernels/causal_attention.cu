@@ -10,7 +10,8 @@ struct Stack { i64 first, batch, head, group; };
 struct Stacks { Stack of[MOST_STACKS]; };
 
 // out[array][sequence * heads + head], `count` for each array.
-extern "C" __global__ void addresses(Stacks stacks, i64* out, i64 heads, i64 count, i64 total) {
+extern "C" __global__ void addresses(const __grid_constant__ Stacks stacks, i64* out, i64 heads, i64 count,
+                                     i64 total) {
   for (i64 i = first(); i < total; i += stride()) {
     const Stack& stack = stacks.of[i / count];
     i64 matrix = i % count;

@@ -22,7 +22,7 @@ __device__ __forceinline__ i64 over(i64 i, i64 size) {
 
 #define GATHER_LAST(T, BYTES)                                                                              \
   extern "C" __global__ void gather_last_##BYTES(const T* x, const int* ids, T* out, i64 step, i64 count,  \
-                                                 Geometry g) {                                             \
+                                                 const __grid_constant__ Geometry g) {                     \
     for (i64 i = first(); i < count; i += stride()) {                                                      \
       i64 row[1];                                                                                          \
       places(g, i, row);                                                                                   \

@@ -19,7 +19,8 @@ __device__ __forceinline__ void rope(const T* x, i64 x_gap, const float* cosines
 
 #define ROPE(T, NAME)                                                                                      \
   extern "C" __global__ void rope_##NAME(const T* x, i64 x_gap, const float* cosines, const float* sines,  \
-                                         T* out, i64 out_gap, double direction, i64 pairs, Geometry g) {   \
+                                         T* out, i64 out_gap, double direction, i64 pairs,                 \
+                                         const __grid_constant__ Geometry g) {                             \
     rope<T>(x, x_gap, cosines, sines, out, out_gap, direction, pairs, g);                                  \
   }
 FLOATS(ROPE)
