@@ -15,6 +15,7 @@ from scipy import special
 
 from turret.spi import Toolset
 
+FINFO: Any = ml_dtypes.finfo
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 WHOLE = ("int32", "int64", "uint8")
 BITS = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}
@@ -48,8 +49,8 @@ def drawn(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Any:
 def close(got: Any, want: Any, dtype: str, units: float) -> None:
     """Within `units` last places of the dtype, and of a value that the dtype rounds to."""
     with np.errstate(all="ignore"):
-        limit = float(ml_dtypes.finfo(native(dtype)).max)
-        small = float(ml_dtypes.finfo(native(dtype)).smallest_normal)
+        limit = float(FINFO(native(dtype)).max)
+        small = float(FINFO(native(dtype)).smallest_normal)
         want = np.where(np.abs(want) > limit * (1 + 2.0 ** -BITS[dtype]), np.copysign(np.inf, want), want)
         unit = 2.0 ** (1 - BITS[dtype]) * np.maximum(np.abs(want), small)
         got = got.astype(np.float64)
@@ -66,7 +67,7 @@ def put(tools: Toolset[Any]) -> Callable[..., Any]:
 def test_functions_of_one_operand_are_the_formulas(tools: Toolset[Any], put: Any, name: str, dtype: Any) -> None:
     values = np.concatenate([drawn(dtype, (300,)), exact([20, 1e-6, -1e-6, 60000, -8, 5.5], dtype)])
     if name in ("log", "sqrt", "rsqrt"):
-        values = np.abs(values) + (name != "sqrt") * float(ml_dtypes.finfo(native(dtype)).smallest_normal)
+        values = np.abs(values) + (name != "sqrt") * float(FINFO(native(dtype)).smallest_normal)
         values = exact(values, dtype)
     with np.errstate(all="ignore"):
         want = UNARY[name](values)
@@ -90,7 +91,7 @@ def test_functions_at_the_edges_of_their_domains(tools: Toolset[Any], put: Any, 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_only_numbers_are_finite(tools: Toolset[Any], put: Any, dtype: Any) -> None:
-    greatest = float(ml_dtypes.finfo(native(dtype)).max)
+    greatest = float(FINFO(native(dtype)).max)
     got = tools.elementwise.isfinite(put([*SPECIAL, greatest, -greatest], dtype))
     assert tools.storage.dtype_of(got) == "bool"
     assert tools.storage.to_host(got).tolist() == [True] * 5 + [False] * 3 + [True] * 2

@@ -139,7 +139,9 @@ def test_threads_that_share_their_inputs_get_the_values_of_one(tools: Toolset[An
         total = tools.reduction.sum(tools.elementwise.multiply(view, *program(x)), axis=0)
         return bytes(tools.storage.to_host(total).tobytes())
 
-    want, got, errors = once(), [], []
+    want = once()
+    got: list[bytes] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
@@ -159,7 +161,8 @@ def test_threads_that_share_their_inputs_get_the_values_of_one(tools: Toolset[An
 
 
 def test_what_one_thread_queued_another_reads(tools: Toolset[Any]) -> None:
-    waiting, got = tools.elementwise.add(tools.storage.arange(4), 1), []
+    got: list[Any] = []
+    waiting = tools.elementwise.add(tools.storage.arange(4), 1)
     thread = threading.Thread(target=lambda: got.append(tools.storage.to_host(waiting).tolist()))
     thread.start()
     thread.join()
@@ -202,7 +205,7 @@ def test_current_device_and_stream_of_the_caller_stay(tools: Toolset[Any]) -> No
         tools.storage.to_host(tools.matmul.matmul(x, x))
         tools.compile.compile(lambda y: (tools.elementwise.add(y, 1.0),))(x)
         with pytest.raises(KeyError):
-            tools.compile.compile(lambda y: {}[0])(x)
+            tools.compile.compile(lambda y: {"a": (y,)}["b"])(x)
         opened.close()
 
     before = state()

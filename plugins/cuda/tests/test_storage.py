@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from turret.spi import BackendMismatch, DTypeError, Toolset, host_dtype
 
+FINFO: Any = ml_dtypes.finfo
 DTYPES = ("float32", "int32", "bool", "uint8", "float16", "bfloat16", "float64", "int64")
 VALUES: dict[str, Any] = {
     "float32": [0.0, -0.0, 1e-45, -3.4e38, np.inf, np.nan],
@@ -78,7 +79,7 @@ def test_a_cast_is_that_of_numpy(tools: Toolset[Any], of: Any, to: Any) -> None:
 
 def test_to_bool_everything_but_zero_is_true(tools: Toolset[Any]) -> None:
     for dtype in ("float32", "float64", "float16", "bfloat16"):
-        x = tools.storage.from_host(np.array([0.0, -0.0, 1e-40, 0.5, np.nan, np.inf]), dtype=dtype)  # type: ignore[arg-type]
+        x = tools.storage.from_host(np.array([0.0, -0.0, 1e-40, 0.5, np.nan, np.inf]), dtype=dtype)
         want = [False, False, dtype != "float16", True, True, True]
         assert tools.storage.to_host(tools.storage.cast(x, "bool")).tolist() == want
 
@@ -128,8 +129,8 @@ def test_any_float64_becomes_the_nearest_half(tools: Toolset[Any], value: float)
 @pytest.mark.parametrize("dtype", BITS)
 def test_a_half_at_the_ends_of_its_range(tools: Toolset[Any], dtype: Any) -> None:
     storage = tools.storage
-    greatest = float(ml_dtypes.finfo(native(dtype)).max)
-    smallest = float(ml_dtypes.finfo(native(dtype)).smallest_subnormal)
+    greatest = float(FINFO(native(dtype)).max)
+    smallest = float(FINFO(native(dtype)).smallest_subnormal)
     half = greatest * 2.0 ** -(BITS[dtype] + 1)  # a little less than half of the last step
     pairs = [
         (greatest + 0.9 * half, greatest),
@@ -158,6 +159,21 @@ def test_int64_beyond_what_a_double_holds_stays_exact(tools: Toolset[Any]) -> No
     assert storage.to_host(storage.cast(storage.from_host(near), "float32")).tolist() == [
         nearest(Fraction(int(n)), 24) for n in near
     ]
+
+
+@pytest.mark.parametrize("power", [25, 53, 54, 60, 62])
+def test_int64_becomes_bfloat16_by_one_rounding(tools: Toolset[Any], power: int) -> None:
+    storage = tools.storage
+    middle = 2**power + 2 ** (power - 8)
+    numbers = [
+        sign * (middle + step + side) for step in (0, 2 ** (power - 7)) for side in (-1, 0, 1) for sign in (1, -1)
+    ]
+    want = [float(np.copysign(nearest(Fraction(abs(number)), 8), number)) for number in numbers]
+    host = np.array(numbers)
+    assert storage.to_host(storage.cast(storage.from_host(host), "bfloat16")).tolist() == want
+    assert storage.to_host(storage.from_host(host, dtype="bfloat16")).tolist() == want
+    for number, expected in zip(numbers, want, strict=True):
+        assert storage.to_host(storage.full((), number, dtype="bfloat16")) == expected
 
 
 @pytest.mark.parametrize(
@@ -280,6 +296,7 @@ def test_memory_is_counted_while_arrays_live(tools: Toolset[Any]) -> None:
 
 def test_the_device_says_that_it_is_emulated(tools: Toolset[Any]) -> None:
     device = tools.storage.device()
-    assert (device.kind, device.dtypes) == ("cuda:emulated", set(DTYPES))
+    assert device.kind == "cuda:emulated"
+    assert device.dtypes == frozenset(DTYPES)
     assert device.name == "emulated on the host, no GPU"
     assert not device.flushes_subnormals

@@ -72,7 +72,8 @@ def test_a_step_without_room_leaves_everything_as_it_was_and_training_goes_on(
     undisturbed = engine_on(cuda, tmp_path, captured=captured, batch=batch)
     want = [undisturbed.step(n).loss for n in (1, 2)]
     engine = engine_on(cuda, tmp_path, captured=captured, batch=batch)
-    before, refused, nbytes, losses = state_of(engine), 0, 0, []
+    losses: list[float] = []
+    before, refused, nbytes = state_of(engine), 0, 0
     while not losses:
         room(nbytes)
         try:
@@ -154,7 +155,7 @@ def test_host_arrays_and_foreign_ones_are_refused_with_what_to_do(cuda: OpenBack
     calls: dict[str, Callable[[], object]] = {
         "add": lambda: ops.add(ours, host),  # type: ignore[arg-type]
         "its reverse": lambda: host + ours,
-        "matmul": lambda: ours @ host,  # type: ignore[operator]
+        "matmul": lambda: ours @ host,
         "where": lambda: ops.where(host, ours, ours),  # type: ignore[arg-type]
         "a tensor of CuPy's": lambda: turret.tensor(ours.value, backend=open_backend("cpu")),
         "a tensor of a list of them": lambda: turret.tensor([ours.value], backend=cuda),

@@ -111,6 +111,9 @@ def rounded(host: Host, dtype: Native) -> Host:
 
 def _sticky(host: Host) -> Host:
     """In float32, with the last bit set where that is not exact: NumPy's way to bfloat16 leads through float32."""
+    if host.dtype == np.int64:  # and through float64, where large numbers are not exact either
+        large = (host >> 53 != 0) & (host >> 53 != -1) & (host & 1023 != 0)
+        host = np.where(large, host & ~1023 | 1024, host)
     exact = host.astype(np.float64)
     near = exact.astype(np.float32)
     lower = np.where(np.abs(near) > np.abs(exact), np.nextafter(near, np.float32(0)), near)
