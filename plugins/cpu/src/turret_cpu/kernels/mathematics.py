@@ -18,6 +18,9 @@ _ROUND = _F(12582912.0)
 _ROUND_BITS = 0x4B400000
 # (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2: least squares in relative error, 4e-9.
 _E2, _E3, _E4, _E5, _E6 = _F(0.49999988), _F(0.16666518), _F(0.041669533), _F(0.008368923), _F(0.0013751381)
+# (2^r - 1) / r on |r| <= 1 / 2: minimax in relative error of 2^r, 9e-8.
+_P1, _P2, _P3, _P4, _P5 = _F(0.693147), _F(0.24022242), _F(0.055507336), _F(0.009671513), _F(0.0013264726)
+_DOWN = _F(-125)
 # 0.5 erfcx(a / sqrt 2) in t = (a - 3) / (a + 3) on 0 <= a <= 14, highest power first: relative error 1.5e-7 in float32.
 _TAIL = tuple(
     _F(c)
@@ -53,6 +56,19 @@ def exp(x):
     e = ((q * r) * r + r + ONE) * power
     e = ZERO if x < _LOW else e
     return INFINITY if x > _HIGH else e
+
+
+@inlined(fastmath=STRICT, always=True)
+def exp_down(x):
+    """e^x for x <= 0 within a relative error of 2e-7 + 6e-8 |x|, in half the time of `exp`; 0 below -86.6."""
+    y = x * _LOG2E
+    shifted = y + _ROUND
+    r = y - (shifted - _ROUND)
+    s = r * r
+    p = ((_P5 * r + _P4) * s + (_P3 * r + _P2)) * s + (_P1 * r + ONE)
+    # p is within a factor 2 of 1, so the power of two goes straight into its exponent
+    e = bits_float(np.int32(float_bits(p) + (float_bits(shifted) << 23)))
+    return ZERO if y < _DOWN else e
 
 
 @inlined(fastmath=STRICT, always=True)
