@@ -231,9 +231,8 @@ __device__ __forceinline__ void row_dots(const Call& call, const T* dy, const T*
   }
 }
 
-// The derivative by a product of query and key, of which `scores` is what p is made of; what is not seen is not read.
+// The derivative by a scaled product of query and key; what an unseen value made of dp does not matter.
 template <class W> __device__ __forceinline__ W slope(W p, W dp, W dot) { return p != 0 ? p * (dp - dot) : (W)0; }
-template <class W> __device__ __forceinline__ W inverse(W sum) { return sum == 0 ? (W)0 : 1 / sum; }
 
 template <class T, class Tile>
 __device__ __forceinline__ void vjp_queries(const Call& call, const T* dy, const T* q, const T* k, const T* v,
@@ -259,10 +258,10 @@ __device__ __forceinline__ void vjp_queries(const Call& call, const T* dy, const
     for (int i = 0; i < Tile::DOWN; ++i) {
       bool there = line() + i * LINES < rows;
       int limit = there ? visible<Tile>(call, query, key, i) : 0;
-      W most = there ? statistics[0][i * LINES] : 0, share = inverse(there ? statistics[1][i * LINES] : (W)0);
-      W dot = there ? statistics[2][i * LINES] : 0;
+      W most = there ? statistics[0][i * LINES] : (W)0, inverse = there ? 1 / statistics[1][i * LINES] : (W)0;
+      W dot = there ? statistics[2][i * LINES] : (W)0;
       for (int j = 0; j < Tile::ACROSS; ++j) {
-        p[i][j] = lane() + j * LANES < limit ? exponential(p[i][j] * scale - most) * share : (W)0;
+        p[i][j] = lane() + j * LANES < limit ? exponential(p[i][j] * scale - most) * inverse : (W)0;
         ds[i][j] = slope(p[i][j], ds[i][j], dot);
       }
     }
@@ -301,11 +300,11 @@ __device__ __forceinline__ void vjp_keys(const Call& call, const T* dy, const T*
       for (int j = 0; j < Tile::ACROSS; ++j) {
         i64 column = query + lane() + j * LANES;
         bool there = column < call.queries;
-        W most = there ? top[row_of + column] : 0, share = inverse(there ? total[row_of + column] : (W)0);
-        W dot = there ? dots[row_of + column] : 0;
+        W most = there ? top[row_of + column] : (W)0, inverse = there ? 1 / total[row_of + column] : (W)0;
+        W dot = there ? dots[row_of + column] : (W)0;
         int limit = there ? (int)lesser(lesser(call.offset + column + 1, call.keys) - key, Tile::ROWS) : 0;
         for (int i = 0; i < Tile::DOWN; ++i) {
-          p[i][j] = line() + i * LINES < limit ? exponential(p[i][j] * scale - most) * share : (W)0;
+          p[i][j] = line() + i * LINES < limit ? exponential(p[i][j] * scale - most) * inverse : (W)0;
           ds[i][j] = slope(p[i][j], ds[i][j], dot);
         }
       }
