@@ -13,6 +13,7 @@ from .activation import CpuActivation
 from .adam import CpuAdam
 from .causal_attention import CpuCausalAttention
 from .elementwise import CpuElementwise
+from .flash_attention import CpuFlashAttention
 from .indexing import CpuIndexing
 from .layout import CpuLayout
 from .linear import CpuLinear
@@ -21,6 +22,7 @@ from .matmul import CpuMatmul
 from .memory import BLOCKS
 from .normalization import CpuNormalization
 from .probe import why_not
+from .quantized_linear import CpuQuantizedLinear
 from .reduction import CpuReduction
 from .rope import CpuRope
 from .softmax import CpuSoftmax
@@ -56,6 +58,8 @@ class CpuBackend:
             loss=CpuLoss(required, calls),
             rope=CpuRope(required, calls),
             causal_attention=CpuCausalAttention(required, calls),
+            flash_attention=CpuFlashAttention(required, calls),
+            quantized_linear=CpuQuantizedLinear(required, calls),
             adam=CpuAdam(required, calls),
         )
 

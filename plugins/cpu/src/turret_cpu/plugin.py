@@ -17,7 +17,18 @@ def turret_backends() -> list[BackendInfo]:
             probe="turret_cpu.probe:why_not",
             devices="nothing: cpu has one device",
             provides=frozenset(
-                ("activation", "softmax", "normalization", "linear", "loss", "rope", "causal_attention", "adam")
+                (
+                    "activation",
+                    "softmax",
+                    "normalization",
+                    "linear",
+                    "loss",
+                    "rope",
+                    "causal_attention",
+                    "flash_attention",
+                    "quantized_linear",
+                    "adam",
+                )
             ),
             dtypes=frozenset(("float32", "int32", "bool", "uint8", "float16", "float64", "int64")),
             score=10,
