@@ -5,7 +5,7 @@
 #   make conformance  examine every backend that runs here, and the suite itself with one fault a slot
 #   make faults  hunt every fault of the catalogue on every backend that runs here
 #   make kernels compile every CUDA kernel for every architecture and compare with what is recorded
-#   make bench   time a training step beside PyTorch, and captured steps beside JAX and MLX programs written by hand
+#   make bench   training steps beside PyTorch, JAX and MLX, attention beside PyTorch, packed weights beside NumPy, memory
 #   make wheels  build every distribution into dist/ and prove that they install
 #   make clean   remove .venv, dist and caches; runs/ stays
 # PYTHON=python3.12 chooses the interpreter of a new environment.
@@ -59,6 +59,9 @@ bench: .venv/ready-bench
 	$(BIN)/python benchmarks/train_step.py --peer torch --json
 	$(BIN)/python benchmarks/captured_step.py --backend tpu:cpu --json
 	$(BIN)/python benchmarks/captured_step.py --backend metal:cpu --json
+	$(BIN)/python benchmarks/flash_attention.py --json
+	$(BIN)/python benchmarks/nf4_linear.py --json
+	$(BIN)/python benchmarks/step_memory.py --json
 
 wheels: .venv/ready-dev
 	rm -rf dist $(DISTRIBUTIONS:=/build)
