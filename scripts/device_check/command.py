@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
         every=options.every or (EVERY_IN_REHEARSAL if small else 1),
         limit_s=options.limit_s,
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    for each in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(each, _interrupt)
     return run(Check(wanted, options.out))
 
 
