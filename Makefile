@@ -42,8 +42,8 @@ check: .venv/ready-dev
 	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
 
 conformance: .venv/ready-dev
-	for each in $(BACKENDS); do $(BIN)/turret conformance $$each --jobs 2 || exit 1; done
-	$(EMULATED) TURRET_EMULATED_ORDER=all $(BIN)/turret conformance cuda:emulated --jobs 2
+	for each in $(BACKENDS); do $(BIN)/turret conformance $$each --jobs 2 --timeout-s 300 || exit 1; done
+	$(EMULATED) TURRET_EMULATED_ORDER=all $(BIN)/turret conformance cuda:emulated --jobs 2 --timeout-s 300
 	$(BIN)/turret conformance faults --backend cpu
 	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
 	$(EMULATED) $(BIN)/turret conformance faults --one-each --backend cuda:emulated
