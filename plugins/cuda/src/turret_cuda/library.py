@@ -17,9 +17,7 @@ X: TypeAlias = Any  # a cupy.ndarray; CuPy states no types
 CUDA_ERRORS: tuple[type[Exception], ...] = (CUDARuntimeError, CUDADriverError, CompileException)
 FAILURES: tuple[type[Exception], ...] = (OutOfMemoryError, *CUDA_ERRORS)
 
-# Statuses that are the same in both interfaces of CUDA.
-NO_MEMORY = 2
-CAPTURING = range(900, 910)
+NO_MEMORY = 2  # the status, in both interfaces of CUDA
 
 
 def emulated() -> bool:
