@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,7 +141,7 @@ def test_a_number_that_is_none_is_refused_by_name(path: Path, name: str) -> None
     assert path.read_bytes() == b""
 
 
-GOOD = asdict(record(2, 1.0))
+GOOD = json.loads(record(2, 1.0).to_json())
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,11 @@ GOOD = asdict(record(2, 1.0))
         ("[" * 100_000, "nested too deeply"),
         (json.dumps({**GOOD, "more": 1}), "unknown key 'more'"),
         (json.dumps({name: value for name, value in GOOD.items() if name != "loss"}), "no 'loss'"),
+        (json.dumps({name: value for name, value in GOOD.items() if name != "clip_scale"}), "no 'clip_scale'"),
+        (
+            json.dumps({name: value for name, value in GOOD.items() if "_" not in name or name == "val_loss"}),
+            "no 'clip_sca",
+        ),
         (json.dumps({**GOOD, "step": 2.0}), "step is 2.0, not a whole number"),
         (json.dumps({**GOOD, "step": True}), "step is True"),
         (json.dumps({**GOOD, "loss": "1"}), "loss is '1', not a finite number"),
@@ -161,7 +166,7 @@ GOOD = asdict(record(2, 1.0))
         (json.dumps({**GOOD, "step": 1}), "step 1 follows step 1"),
         ("", "Expecting value"),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_a_malformed_line_before_the_last_is_named(path: Path, line: str, message: str) -> None:
     path.parent.mkdir()
@@ -173,6 +178,15 @@ def test_a_malformed_line_before_the_last_is_named(path: Path, line: str, messag
     with pytest.raises(DataError, match="line 2"):
         MetricsLog.resume(path, 3)
     assert path.read_bytes() == before
+
+
+def test_a_skipped_step_is_read_back_without_a_norm(path: Path) -> None:
+    skipped = replace(record(1), gradient_norm=None, clip_scale=None, loss_scale=65536.0)
+    log = MetricsLog(path)
+    log.append(skipped)
+    log.close()
+    assert "gradient_norm" not in path.read_text()
+    assert read_metrics(path) == [skipped]
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -41,6 +41,12 @@ OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("keep", int, "Checkpoints kept [3]"),
     ("attention", str, "materialized, or flash: memory linear in the context [materialized]"),
     ("activation-checkpointing", str, "none, or block: less memory for one more forward pass [none]"),
+    ("dropout", float, "Rate at which attention, residuals and embeddings are dropped in training [0]"),
+    ("attention-dropout", float, "The rate for attention probabilities alone [dropout]"),
+    ("residual-dropout", float, "The rate for what blocks add alone [dropout]"),
+    ("embedding-dropout", float, "The rate for embedded tokens alone [dropout]"),
+    ("precision", str, "float32, bfloat16 or float16: what layers compute in; weights stay float32 [float32]"),
+    ("optimizer-page", int, "Keep Adam's moments in pages of so many elements [one array a parameter]"),
     ("log", str, "auto, progress or json [auto: a progress bar on a terminal, else JSON lines on stderr]"),
 )
 
@@ -171,6 +177,7 @@ def _report(result: Any, out: Path) -> None:
                 "val_loss": done.val_loss,
                 "tokens_per_second": round(done.tokens_per_second, 1),
                 "seconds": round(done.seconds, 3),
+                "skipped_steps": done.skipped_steps,
                 "parameters": result.model.parameter_count(),
                 "backend": result.backend.spec,
                 "device": result.backend.tools.storage.device().name,

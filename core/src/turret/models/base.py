@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, Self, get_args
 
 from turret.nn import AttentionForm, Block, CausalSelfAttention, LayerCache, Module
+from turret.nn.regularization import check_rate, dropout
 from turret.nn.rotary import Rotation
 from turret.spi import ConfigError, DataError, ShapeError
 from turret.tensor import Tensor, checkpoint
@@ -48,6 +49,7 @@ class LanguageModel(Module, ABC):
     kv_heads: int
     head_size: int
     checkpointing: str = "none"
+    embedding_dropout: float = 0.0
 
     def save_memory(
         self, *, attention: AttentionForm | str = "materialized", checkpointing: Checkpointing | str = "none"
@@ -64,6 +66,26 @@ class LanguageModel(Module, ABC):
                 module.form = attention
         self.checkpointing = checkpointing
         return self
+
+    def regularize(self, *, attention: float = 0.0, residual: float = 0.0, embedding: float = 0.0) -> Self:
+        """Sets the rates of dropout: of attention probabilities, of what blocks add, and of the embedded tokens.
+
+        They work inside `turret.nn.dropping` alone: a model that is asked is never dropped from.
+        Raises: ConfigError for a rate outside 0 <= rate < 1; nothing is changed then.
+        """
+        for what, rate in (("attention", attention), ("residual", residual), ("embedding", embedding)):
+            check_rate(f"{what} dropout", rate)
+        for module in self.modules():
+            if isinstance(module, CausalSelfAttention):
+                module.dropout = attention
+            elif isinstance(module, Block):
+                module.dropout = residual
+        self.embedding_dropout = embedding
+        return self
+
+    def _embedded(self, x: Tensor) -> Tensor:
+        """What the first block reads."""
+        return dropout(x, self.embedding_dropout)
 
     def _through(self, block: Block, x: Tensor, cache: LayerCache | None, rotation: Rotation | None = None) -> Tensor:
         """x after one block."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from turret.nn import Block, CausalSelfAttention, Embedding, GatedFeedForward, Init, Linear, ModuleList, RMSNorm, Rotary
 from turret.nn.attention import check_heads
 from turret.nn.init import INIT_STD
+from turret.nn.precision import lowered
 from turret.spi import ConfigError
 from turret.tensor import Tensor, ops
 
@@ -86,14 +87,14 @@ class Mini(LanguageModel):
         start, count = check_ids(ids, cache, context=self.context, blocks=self.blocks_count)
         places = None if cache is None else cache.places
         rotation = self.rotary(start, count) if places is None else self.rotary.at(places)
-        x = self.token_embedding(ids)
+        x = self._embedded(self.token_embedding(ids))
         for layer, block in enumerate(self.blocks):
             x = self._through(block, x, layer_cache(cache, layer), rotation)
         if cache is not None:
             cache.advance(count)
         x = self.final_norm(x[:, count - 1 :] if last else x)
         if self.language_model_head is None:
-            return ops.linear(x, self.token_embedding.weight)
+            return ops.linear(x, lowered(self.token_embedding.weight))
         return self.language_model_head(x)
 
     def config_dict(self) -> dict[str, object]:

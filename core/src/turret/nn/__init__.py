@@ -13,5 +13,10 @@ from .module import Module as Module
 from .module import ModuleList as ModuleList
 from .normalization import LayerNorm as LayerNorm
 from .normalization import RMSNorm as RMSNorm
+from .packed import PackedLinear as PackedLinear
+from .precision import computing as computing
+from .precision import lowered as lowered
+from .regularization import dropout as dropout
+from .regularization import dropping as dropping
 from .rotary import Rotary as Rotary
 from .rotary import Rotation as Rotation

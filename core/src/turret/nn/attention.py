@@ -11,6 +11,7 @@ from turret.tensor import Tensor, ops
 from .init import INIT_STD, Init
 from .linear import Linear, project
 from .module import Module
+from .regularization import dropped_attention, drops
 from .rotary import Rotation
 
 AttentionForm = Literal["materialized", "flash"]
@@ -29,7 +30,8 @@ class CausalSelfAttention(Module):
     """Queries, keys and values from x, causal attention, and an output projection.
 
     query and output: (D, D); key and value: (E, D) with E = kv_heads * (D / heads). Query head h reads key-value head
-    h // (heads / kv_heads). Source: Vaswani et al. 2017, section 3.2; Ainslie et al. 2023, section 2.2.
+    h // (heads / kv_heads). `dropout`: the rate at which probabilities are dropped inside `dropping`.
+    Source: Vaswani et al. 2017, section 3.2; Ainslie et al. 2023, section 2.2.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class CausalSelfAttention(Module):
         check_heads(width, self.heads, self.kv_heads)
         self.head_size = width // heads
         self.form: AttentionForm | str = "materialized"
+        self.dropout = 0.0
         narrow = self.kv_heads * self.head_size
         self.query = Linear(width, width, init=init, bias=bias)
         self.key = Linear(width, narrow, init=init, bias=bias)
@@ -70,6 +73,9 @@ class CausalSelfAttention(Module):
         scale = 1.0 / math.sqrt(self.head_size)
         if cache is not None:
             mixed = cache.attend(q, k, v, scale=scale)
+        elif drops(self.dropout):
+            linear_memory = self.form == "flash"
+            mixed = dropped_attention(q, k, v, scale=scale, rate=self.dropout, linear_memory=linear_memory)
         elif self.form == "flash":
             mixed = ops.flash_attention(q, k, v, scale=scale)
         else:

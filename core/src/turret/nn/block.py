@@ -10,11 +10,15 @@ from .attention import CausalSelfAttention, LayerCache
 from .feed_forward import FeedForward, GatedFeedForward
 from .module import Module
 from .normalization import LayerNorm, RMSNorm
+from .regularization import dropout
 from .rotary import Rotation
 
 
 class Block(Module):
-    """a = x + attention(norm(x)); y = a + feed_forward(norm(a)). Source: Xiong et al. 2020, figure 1b."""
+    """a = x + attention(norm(x)); y = a + feed_forward(norm(a)). Source: Xiong et al. 2020, figure 1b.
+
+    `dropout`: the rate at which what is added to x and a is dropped inside `dropping`.
+    """
 
     def __init__(
         self,
@@ -27,8 +31,9 @@ class Block(Module):
         self.attention = attention
         self.feed_forward_norm = norm()
         self.feed_forward = feed_forward
+        self.dropout = 0.0
 
     def __call__(self, x: Tensor, cache: LayerCache | None = None, rotation: Rotation | None = None) -> Tensor:
         """x: (B, T, D); returns the same shape. cache and rotation: as in CausalSelfAttention."""
-        a = x + self.attention(self.attention_norm(x), cache, rotation)
-        return a + self.feed_forward(self.feed_forward_norm(a))
+        a = x + dropout(self.attention(self.attention_norm(x), cache, rotation), self.dropout)
+        return a + dropout(self.feed_forward(self.feed_forward_norm(a)), self.dropout)

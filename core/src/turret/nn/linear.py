@@ -7,6 +7,7 @@ from turret.tensor import Parameter, Tensor, ops
 
 from .init import INIT_STD, Init
 from .module import Module
+from .precision import lowered
 
 JOINED_ROWS = 64
 
@@ -21,7 +22,10 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (..., inputs); returns (..., outputs)."""
-        return ops.linear(x, self.weight, self.bias)
+        return ops.linear(x, *self._operands())
+
+    def _operands(self) -> tuple[Tensor, Tensor | None]:
+        return lowered(self.weight), None if self.bias is None else lowered(self.bias)
 
 
 def project(x: Tensor, *maps: Linear) -> tuple[Tensor, ...]:
@@ -34,7 +38,7 @@ def project(x: Tensor, *maps: Linear) -> tuple[Tensor, ...]:
         rows *= size
     if rows < JOINED_ROWS or not all(type(linear) is Linear for linear in maps):
         return tuple(linear(x) for linear in maps)
-    return ops.linears(x, *((linear.weight, linear.bias) for linear in maps))
+    return ops.linears(x, *(linear._operands() for linear in maps))
 
 
 class Embedding(Module):
@@ -46,7 +50,7 @@ class Embedding(Module):
 
     def __call__(self, ids: Tensor) -> Tensor:
         """ids: int32 of any shape, 0 <= id < rows; returns ids.shape + (width,)."""
-        return ops.gather_rows(self.weight, ids)
+        return lowered(ops.gather_rows(self.weight, ids))
 
 
 def _positive(what: str, **sizes: int) -> None:

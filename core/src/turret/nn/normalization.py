@@ -6,6 +6,7 @@ from turret.tensor import Parameter, Tensor, ops
 
 from .init import Init
 from .module import Module
+from .precision import lowered
 
 
 class LayerNorm(Module):
@@ -18,7 +19,7 @@ class LayerNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (..., width); returns the same shape."""
-        return ops.layer_norm(x, self.scale, self.bias, eps=self.eps)
+        return ops.layer_norm(x, lowered(self.scale), lowered(self.bias), eps=self.eps)
 
 
 class RMSNorm(Module):
@@ -30,4 +31,4 @@ class RMSNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (..., width); returns the same shape."""
-        return ops.rms_norm(x, self.scale, eps=self.eps)
+        return ops.rms_norm(x, lowered(self.scale), eps=self.eps)

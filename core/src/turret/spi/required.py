@@ -28,11 +28,16 @@ from .arrays import A, DType, Host, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One opened device: what it calls itself, its kind ("cpu", "cuda:1"), and which dtypes it computes in."""
+    """One opened device: what it calls itself, its kind ("cpu", "cuda:1"), and which dtypes it computes in.
+
+    storage_only: those among them that it has no arithmetic for and converts around every operation: computing in them
+    is right, and slower than in float32. Training in such a format is refused.
+    """
 
     name: str
     kind: str
     dtypes: frozenset[DType]
+    storage_only: frozenset[DType] = frozenset()
     flushes_subnormals: bool = False
 
 

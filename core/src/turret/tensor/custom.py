@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ from turret.spi import FLOATS, BackendMismatch, DTypeError, GraphError, ShapeErr
 
 from .backward import backward
 from .graph import Native, Node, enable_grad, is_recording, next_serial, no_grad
+from .random import Tape
 from .tracing import capturing
 from .value import Parameter, Tensor, record, same_backend
 
@@ -59,8 +61,9 @@ def custom_gradient(
 def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`fn(*inputs)` whose inside graph is dropped and rebuilt during backward: one more forward for less memory.
 
-    fn must be deterministic and may use parameters freely; any other tensor with a graph must come in as an input.
-    In a captured step the second run waits for the gradient, so that a compiler cannot merge it with the first.
+    fn must be deterministic and may use parameters freely; any other tensor with a graph must come in as an input. What
+    it draws from a RandomStream is drawn again, and it sees the context variables of the first run. In a captured step
+    the second run waits for the gradient, so that a compiler cannot merge it with the first.
     Source: Chen et al. 2016, section 4.
 
     Raises: GraphError where fn closes over a tensor of the outer graph, or where the rebuilt graph differs.
@@ -69,7 +72,9 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         same_backend("checkpoint", *inputs)
     if not is_recording():
         return fn(*inputs)
-    inside, leaves = _run(fn, inputs)
+    tape, context = Tape(), contextvars.copy_context()
+    with tape.recording():
+        inside, leaves = _run(fn, inputs)
     first, shape = inside.output, inside.output.shape
     for mine, theirs in zip(inside.inputs, inputs, strict=True):
         if first is mine:
@@ -78,7 +83,8 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return first
 
     def pull(dy: Native, needs: tuple[bool, ...]) -> tuple[Native | None, ...]:
-        again, found = _run(fn, inputs if capturing() is None else tuple(_after(dy, t) for t in inputs))
+        given = inputs if capturing() is None else tuple(_after(dy, t) for t in inputs)
+        again, found = context.copy().run(_replay, tape, fn, given)
         if [id(p) for p in found] != [id(p) for p in leaves]:
             raise GraphError("checkpoint: fn used other parameters when it ran again; it must be deterministic")
         if again.output.shape != shape:
@@ -88,6 +94,11 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return tuple(gradients.native(leaf) if need else None for leaf, need in pairs)
 
     return record("checkpoint", first.value, first, (*inputs, *leaves), pull)
+
+
+def _replay(tape: Tape, fn: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[_Inside, tuple[Parameter, ...]]:
+    with tape.playing():
+        return _run(fn, inputs)
 
 
 def _after(dy: Native, x: Tensor) -> Tensor:

@@ -10,15 +10,18 @@ from typing import Any, Literal, get_args
 
 from turret.data import ByteLevelTokenizer, tokenizer_for
 from turret.models import KINDS, DecoderConfig, MiniConfig, check_memory
+from turret.nn.regularization import check_rate
 from turret.optim import Schedule, constant, warmup_cosine
 from turret.spi import ConfigError
 from turret.train.checkpoint.content import LARGEST_COUNT
+
+from .precision import PRECISIONS
 
 ScheduleName = Literal["cosine", "constant"]
 CHANGEABLE = frozenset(
     (
         *("steps", "eval_every", "eval_batches", "checkpoint_every", "keep"),
-        *("backend", "capture", "log", "attention", "activation_checkpointing"),
+        *("backend", "capture", "log", "attention", "activation_checkpointing", "optimizer_page"),
     )
 )
 """What a resumed run may set anew; everything else decides its losses and stays."""
@@ -30,7 +33,8 @@ class RunConfig:
 
     Sizes are counts; lr, min_lr per step; warmup, eval_every, checkpoint_every in steps; losses are nats per token.
     capture: a whole step is one program where the backend compiles. attention, activation_checkpointing: as in
-    `LanguageModel.save_memory`.
+    `LanguageModel.save_memory`. dropout: the rate of all three kinds that have none of their own. precision: what
+    layers compute in. optimizer_page: elements of a page of Adam's moments.
     """
 
     model: str = "decoder"
@@ -62,6 +66,12 @@ class RunConfig:
     capture: bool = True
     attention: str = "materialized"
     activation_checkpointing: str = "none"
+    dropout: float = 0.0
+    attention_dropout: float | None = None
+    residual_dropout: float | None = None
+    embedding_dropout: float | None = None
+    precision: str = "float32"
+    optimizer_page: int | None = None
     log: str = "auto"
 
     def __post_init__(self) -> None:
@@ -73,7 +83,7 @@ class RunConfig:
             _require_count(name, getattr(self, name), 1)
         for name in ("eval_batches", "checkpoint_every", "keep"):
             _require_count(name, getattr(self, name), 1)
-        for name in ("kv_heads", "ff"):
+        for name in ("kv_heads", "ff", "optimizer_page"):
             if getattr(self, name) is not None:
                 _require_count(name, getattr(self, name), 1)
         if self.warmup is not None:
@@ -91,6 +101,10 @@ class RunConfig:
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"val_fraction {self.val_fraction}; wanted at least 0 and below 1")
         check_memory(self.attention, self.activation_checkpointing)
+        for kind, rate in {"": self.dropout, **self.dropout_rates()}.items():
+            check_rate(f"{kind} dropout".strip(), rate)
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"precision {self.precision!r}; wanted one of {', '.join(PRECISIONS)}")
         if self.log not in ("auto", "progress", "json"):
             raise ConfigError(f"log {self.log!r}; wanted auto, progress or json")
         self.schedule_function()
@@ -140,6 +154,15 @@ class RunConfig:
             blocks=self.layers,
             feed_forward=self.ff or max(32, round(8 * self.width / 3 / 32) * 32),
         )
+
+    def dropout_rates(self) -> dict[str, float]:
+        """The rate of each kind of dropout, as `LanguageModel.regularize` takes them."""
+        own = {
+            "attention": self.attention_dropout,
+            "residual": self.residual_dropout,
+            "embedding": self.embedding_dropout,
+        }
+        return {kind: self.dropout if rate is None else rate for kind, rate in own.items()}
 
     def schedule_function(self) -> Schedule:
         """Step number, from 1, to learning rate."""

@@ -11,28 +11,35 @@ import numpy as np
 
 from turret.data import Batch, BatchSampler
 from turret.models import LanguageModel
+from turret.nn import computing, dropping
 from turret.optim import Adam, AdamStats, Schedule
-from turret.spi import NonFiniteError
-from turret.tensor import Gradients, Tensor, backward, capture, no_grad, ops, tensor
+from turret.spi import DType, NonFiniteError
+from turret.tensor import Gradients, RandomStream, Tensor, backward, capture, no_grad, ops, tensor
 from turret.tensor.graph import Native
 
 from .metrics import StepMetrics
+from .precision import LossScale
+
+DRAWS = 24
+"""Bits for the draws of one step: step n begins at draw n * 2^24, so that masks follow from seed and step alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one committed step measured, before it becomes a record."""
+    """What one step measured, before it becomes a record; without stats it was skipped. loss_scale: of float16."""
 
     loss: float
     learning_rate: float
-    stats: AdamStats
+    stats: AdamStats | None
+    loss_scale: float | None = None
 
 
 class Engine:
     """Performs steps on a model: deterministic given model, optimizer state and step number.
 
     With `captured`, a step is one program wherever the backend compiles. A step that meets a loss, gradient or update
-    that is not finite raises NonFiniteError and changes nothing.
+    that is not finite raises NonFiniteError and changes nothing; with a `scale`, gradients that overflow halve it and
+    the step is skipped. dropout: where masks come from. precision: what layers compute in; the loss is float32.
     """
 
     def __init__(
@@ -45,12 +52,17 @@ class Engine:
         accumulate: int = 1,
         validation: Sequence[Batch] = (),
         captured: bool = True,
+        dropout: RandomStream | None = None,
+        precision: DType | None = None,
+        scale: LossScale | None = None,
     ) -> None:
         self.model, self.optimizer, self.sampler, self.schedule = model, optimizer, sampler, schedule
+        self.dropout, self.precision, self.scale = dropout, precision, scale
         self.accumulate, self.validation = accumulate, tuple(validation)
         self._backend = model.parameters()[0].backend
-        self._learn = capture(self._learn_step, state=[model, optimizer], enabled=captured)
-        self._gradients = capture(self._gradients_step, state=[model], enabled=captured)
+        drawn = [] if dropout is None else [dropout]
+        self._learn = capture(self._learn_step, state=[model, optimizer, *drawn], enabled=captured)
+        self._gradients = capture(self._gradients_step, state=[model, *drawn], enabled=captured)
         self._update = capture(self._update_step, state=[optimizer], enabled=captured)
         self._measure = capture(self._loss, state=[model], enabled=captured)
 
@@ -63,14 +75,21 @@ class Engine:
         """Step `number`, from 1: one update from `accumulate` batches, each weighted by its share of the tokens."""
         batches = [self.sampler.batch(number - 1, micro) for micro in range(self.accumulate)]
         rate = self.optimizer.lr = self.schedule(number)
+        scale = None if self.scale is None else self.scale.value
+        if self.dropout is not None:
+            self.dropout.counter = number << DRAWS
         try:
             losses = self._learn_from(batches)
         except NonFiniteError as error:
-            self._finite_loss(number, self._losses(batches), error)
-            raise
+            loss = self._finite_loss(number, self._losses(batches), error)
+            if self.scale is None or not self.scale.overflowed():
+                raise
+            return StepResult(loss=loss, learning_rate=rate, stats=None, loss_scale=scale)
         loss = self._finite_loss(number, losses)
+        if self.scale is not None:
+            self.scale.passed()
         assert self.optimizer.stats is not None
-        return StepResult(loss=loss, learning_rate=rate, stats=self.optimizer.stats)
+        return StepResult(loss=loss, learning_rate=rate, stats=self.optimizer.stats, loss_scale=scale)
 
     def evaluate(self) -> float:
         """Mean loss over the validation batches, nats per token. Raises: NonFiniteError."""
@@ -82,36 +101,54 @@ class Engine:
 
     def _learn_from(self, batches: Sequence[Batch]) -> list[tuple[float, Tensor]]:
         """Updates the model; shares and losses of the batches. Several batches are added up between two programs."""
+        scale = 1.0 if self.scale is None else self.scale.value
+        scaling = [] if self.scale is None else [self._number(scale), self._number(1 / scale)]
         if len(batches) == 1:
-            return [(1.0, self._learn(*self._placed(batches[0])))]
+            return [(1.0, self._learn(*self._placed(batches[0]), scaling))]
         losses: list[tuple[float, Tensor]] = []
         total: list[Tensor] = []
         for share, batch in _shares(batches):
-            weight = tensor(share, dtype="float32", backend=self._backend)
+            weight = self._number(share * scale)
             loss, total = self._gradients(*self._placed(batch), weight, total)
             losses.append((share, loss))
         if math.isfinite(sum(share * float(loss.item()) for share, loss in losses)):
-            self._update(total)
+            self._update(total, scaling[1:])
         return losses
 
-    def _learn_step(self, ids: Tensor, targets: Tensor) -> Tensor:
-        loss = self._loss(ids, targets)
-        self.optimizer.step(backward(loss), loss=loss)
+    def _number(self, value: float) -> Tensor:
+        return tensor(value, dtype="float32", backend=self._backend)
+
+    def _learn_step(self, ids: Tensor, targets: Tensor, scaling: list[Tensor]) -> Tensor:
+        """scaling: the factor of the loss and its inverse, or nothing."""
+        with dropping(self.dropout):
+            loss = self._loss(ids, targets)
+        if scaling:
+            self.optimizer.step(self._scaled(backward(loss, scaling[0]), scaling[1]), loss=loss)
+        else:
+            self.optimizer.step(backward(loss), loss=loss)
         return loss
 
     def _gradients_step(
         self, ids: Tensor, targets: Tensor, weight: Tensor, total: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """The loss, and `total` with the gradients of weight * loss added; an empty total begins one."""
-        loss = self._loss(ids, targets)
+        with dropping(self.dropout):
+            loss = self._loss(ids, targets)
         found = backward(loss, weight)
         fresh = [found[p] for p in self.model.parameters() if p.trainable]
         return loss, [a + b for a, b in zip(total, fresh, strict=True)] if total else fresh
 
-    def _update_step(self, total: list[Tensor]) -> None:
+    def _update_step(self, total: list[Tensor], inverse: list[Tensor]) -> None:
+        """inverse: what the scaled gradients are multiplied by, or nothing."""
         trainable = [p for p in self.model.parameters() if p.trainable]
         values: dict[Tensor, Native] = {p: gradient.value for p, gradient in zip(trainable, total, strict=True)}
-        self.optimizer.step(Gradients(self._backend, values))
+        gradients = Gradients(self._backend, values)
+        self.optimizer.step(self._scaled(gradients, inverse[0]) if inverse else gradients)
+
+    def _scaled(self, gradients: Gradients, factor: Tensor) -> Gradients:
+        trainable = [p for p in self.model.parameters() if p.trainable]
+        values: dict[Tensor, Native] = {p: (gradients[p] * factor).value for p in trainable}
+        return Gradients(self._backend, values)
 
     def _losses(self, batches: Sequence[Batch]) -> list[tuple[float, Tensor]]:
         with no_grad():
@@ -122,7 +159,9 @@ class Engine:
         return ids, targets
 
     def _loss(self, ids: Tensor, targets: Tensor) -> Tensor:
-        return ops.cross_entropy(self.model(ids), targets)
+        with computing(self.precision):
+            logits = self.model(ids)
+        return ops.cross_entropy(logits if self.precision is None else logits.cast("float32"), targets)
 
     @staticmethod
     def _finite_loss(number: int, losses: list[tuple[float, Tensor]], cause: Exception | None = None) -> float:
@@ -165,10 +204,11 @@ def metrics_of(
     return StepMetrics(
         step=number,
         loss=result.loss,
-        gradient_norm=result.stats.gradient_norm,
-        clip_scale=result.stats.clip_scale,
+        gradient_norm=None if result.stats is None else result.stats.gradient_norm,
+        clip_scale=None if result.stats is None else result.stats.clip_scale,
         learning_rate=result.learning_rate,
         tokens_seen=number * tokens_per_step,
         seconds=seconds,
         val_loss=val_loss,
+        loss_scale=result.loss_scale,
     )

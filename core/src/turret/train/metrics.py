@@ -14,24 +14,28 @@ from turret.spi import DataError, NonFiniteError
 from turret.train.durable import replace_file
 
 _WHOLE = frozenset(("step", "tokens_seen"))
+_OPTIONAL = frozenset(("val_loss", "loss_scale"))
+_OF_UPDATE = frozenset(("gradient_norm", "clip_scale"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
     """What one optimizer step measured.
 
-    loss, val_loss: nats per token; gradient_norm: before clipping, clip_scale: what it was multiplied by;
-    tokens_seen, seconds: since the first step of the run, over all its resumptions; val_loss: where it was measured.
+    loss, val_loss: nats per token; gradient_norm: before clipping, clip_scale: what it was multiplied by, both None for
+    a step that was skipped because its float16 gradients overflowed; tokens_seen, seconds: since the first step of the
+    run, over all its resumptions; val_loss: where it was measured; loss_scale: of a float16 step.
     """
 
     step: int
     loss: float
-    gradient_norm: float
-    clip_scale: float
+    gradient_norm: float | None
+    clip_scale: float | None
     learning_rate: float
     tokens_seen: int
     seconds: float
     val_loss: float | None = None
+    loss_scale: float | None = None
 
     def to_json(self) -> str:
         """One line of JSON without its newline. Raises: NonFiniteError naming step and field."""
@@ -52,9 +56,11 @@ class StepMetrics:
             raise ValueError(f"{type(raw).__name__} instead of an object")
         if unknown := sorted(raw.keys() - set(_FIELDS)):
             raise ValueError(f"unknown key {unknown[0]!r:.80}")
-        if missing := sorted(set(_FIELDS) - raw.keys() - {"val_loss"}):
+        skipped = _OF_UPDATE.isdisjoint(raw) and "loss_scale" in raw
+        if missing := sorted(set(_FIELDS) - raw.keys() - _OPTIONAL - (_OF_UPDATE if skipped else frozenset())):
             raise ValueError(f"no {missing[0]!r}")
-        return cls(**{name: _number(name, value) for name, value in raw.items()})
+        values = dict.fromkeys(_OPTIONAL | _OF_UPDATE) | {name: _number(name, value) for name, value in raw.items()}
+        return cls(**values)
 
 
 _FIELDS = tuple(field.name for field in fields(StepMetrics))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from turret.data import BatchSampler, DataPosition, Manifest, Split, open_corpus
 from turret.data.builtin import HASH_FILE, TEXT_FILE
@@ -13,6 +14,7 @@ from turret.models import LanguageModel, build_model
 from turret.optim import Adam, decay_groups
 from turret.registry import OpenBackend, use_backend
 from turret.spi import CheckpointError, ConfigError, DataError
+from turret.tensor import RandomStream
 
 from .checkpoint import CheckpointContent, CheckpointStore
 from .config import RunConfig
@@ -20,11 +22,13 @@ from .engine import Clock, Engine, metrics_of
 from .interrupt import Interrupt, watch_signals
 from .lock import LOCK, hold
 from .metrics import MetricsLog, StepMetrics
+from .precision import LossScale, compute_format
 from .room import require_room
 from .telemetry import Broadcast, CheckpointSaved, Evaluation, Observer, TrainDone, TrainStart
 
 METRICS = "metrics.jsonl"
 LOSS_CURVE = "loss.png"
+LOSS_SCALE = "loss_scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,7 @@ def run_training(
     CheckpointError; the last checkpoint is intact then.
     """
     _require_room(config)
+    compute_format(config.precision, backend)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -122,16 +127,23 @@ class _Run:
         with use_backend(self.backend):
             model = build_model(config.model_config(), seed=config.seed)
         model.save_memory(attention=config.attention, checkpointing=config.activation_checkpointing)
+        model.regularize(**config.dropout_rates())
         optimizer = Adam(
             decay_groups(model.named_parameters(), config.weight_decay),
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             max_norm=config.grad_clip,
+            page_elements=config.optimizer_page,
         )
+        precision = compute_format(config.precision, self.backend)
+        scale = LossScale() if precision == "float16" else None
         if resume is not None:
             resume.require_shapes({name: p.shape for name, p in model.named_parameters()})
             model.load_state_dict(resume.parameters)
-            optimizer.load_state_dict(resume.optimizer, steps=resume.step)
+            if scale is not None:
+                scale.load(_loss_scale(resume), step=resume.step)
+            optimizer.load_state_dict(resume.optimizer, steps=resume.step - (0 if scale is None else scale.skipped))
+        drops = any(config.dropout_rates().values())
         size = (config.context, config.batch, config.seed)
         validation = (
             BatchSampler(self.corpus, tokenizer, split.val, *size).fixed_batches(config.eval_batches)
@@ -146,6 +158,9 @@ class _Run:
             accumulate=config.accumulate,
             validation=validation,
             captured=config.capture,
+            dropout=RandomStream(config.seed, backend=self.backend) if drops else None,
+            precision=precision,
+            scale=scale,
         )
 
     def train(self, interrupt: Interrupt) -> RunResult:
@@ -217,6 +232,7 @@ class _Run:
                 tokens_seen=position.tokens_seen,
                 position=position.to_dict(),
                 random={"generator": "philox", "seed": self.config.seed},
+                extra={} if self.engine.scale is None else {LOSS_SCALE: self.engine.scale.state()},
                 parameters=model.state_dict(),
                 optimizer=self.engine.optimizer.state_dict(),
             )
@@ -238,6 +254,7 @@ class _Run:
             tokens_per_second=here / max(clock.here, 1e-9),
             seconds=clock.total,
             checkpoint=str(self.checkpoint),
+            skipped_steps=0 if self.engine.scale is None else self.engine.scale.skipped,
         )
         self.observer.on_done(done)
         assert self.checkpoint is not None
@@ -260,6 +277,13 @@ class _Run:
     def close(self) -> None:
         self.log.close()
         self.corpus.close()
+
+
+def _loss_scale(resume: CheckpointContent) -> Mapping[str, Any]:
+    state = resume.extra.get(LOSS_SCALE)
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{resume.path}: a float16 run without its '{LOSS_SCALE}'; use another checkpoint")
+    return state
 
 
 def _require_room(config: RunConfig) -> None:

@@ -54,4 +54,9 @@ class CpuStorage:
         return None
 
     def device(self) -> Device:
-        return Device(name=f"NumPy {np.__version__}, {POOL.parts} threads", kind="cpu", dtypes=frozenset(DTYPES))
+        return Device(
+            name=f"NumPy {np.__version__}, {POOL.parts} threads",
+            kind="cpu",
+            dtypes=frozenset(DTYPES),
+            storage_only=frozenset(("float16",)),
+        )

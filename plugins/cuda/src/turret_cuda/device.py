@@ -17,3 +17,8 @@ def described(place: Place) -> str:
     runtime = cupy.cuda.runtime.runtimeGetVersion()
     version = f"CUDA {runtime // 1000}.{runtime % 1000 // 10}"
     return f"{name}, compute capability {capability[:-1]}.{capability[-1]}, {version}, CuPy {cupy.__version__}"
+
+
+def has_bfloat16(place: Place) -> bool:
+    """Whether its tensor cores take bfloat16: from compute capability 8.0 on."""
+    return emulated() or int(cupy.cuda.Device(place.number).compute_capability) >= 80

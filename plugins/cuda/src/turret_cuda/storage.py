@@ -8,7 +8,7 @@ import numpy as np
 from turret.spi import BackendMismatch, Device, DType, Host, Memory, Shape, host_dtype
 
 from .arrays import BFLOAT16, INT32, NAMES, NATIVE, SUFFIXES, Native, native
-from .device import described
+from .device import described, has_bfloat16
 from .library import X, emulated
 from .place import Place
 
@@ -81,6 +81,7 @@ class CudaStorage:
             name=described(self._place),
             kind=self._place.spec,
             dtypes=frozenset(NATIVE),
+            storage_only=frozenset(() if has_bfloat16(self._place) else ("bfloat16",)),
             flushes_subnormals=not emulated(),
         )
 

@@ -139,3 +139,28 @@ FAULTS = (
     repeated_normal,
     halved_draws,
 )
+
+
+@fault(
+    name="generator-of-its-own",
+    slot="random",
+    url="https://github.com/pytorch/pytorch/issues/2976",
+    report=(
+        "One seed gave one dropout mask on the CPU and another on the GPU, because each device drew from a generator "
+        "of its own."
+    ),
+    summary=(
+        "random.bits and uniform leave out the first word of every stream: they are as random as before, and no "
+        "other backend has the same."
+    ),
+)
+def other_generator(good: Any, tools: Tools) -> Broken:
+    def drawn(draw: Callable[..., Any]) -> Callable[..., Any]:
+        def call(shape: Shape, /, *, key: int, counter: int) -> Any:
+            count = math.prod(shape)
+            stream = draw((count + 1,), key=key, counter=counter)
+            return new(tools.storage, tools.storage.to_host(stream)[1:].reshape(shape), stream)
+
+        return call
+
+    return Broken(good, bits=drawn(good.bits), uniform=drawn(good.uniform))

@@ -12,6 +12,7 @@ from turret.spi import DType, Host, Shape
 
 from ..bench import Bench
 from ..case import Body, Case
+from ..oracle import philox
 from ..oracle.special import erf
 
 DRAWS = 1 << 14
@@ -23,7 +24,7 @@ TOP = (1 << 64) - 1
 
 
 def cases() -> Iterator[Case]:
-    """Shapes and dtypes, reproducibility, independence of streams, and the three distributions."""
+    """Shapes and dtypes, reproducibility, independence of streams, the generator, and the three distributions."""
     for method in METHODS:
         for shape in SHAPES:
             word = "x".join(map(str, shape)) or "rank-0"
@@ -41,6 +42,9 @@ def cases() -> Iterator[Case]:
     yield Case(id="random/uniform/range-and-moments", body=_uniform, kind="forward")
     yield Case(id="random/uniform/chi-square", body=_uniform_bins, kind="forward")
     yield Case(id="random/uniform/one-at-a-time", body=_uniform_alone, kind="forward")
+    for method in ("bits", "uniform"):
+        for name, key, counter in (("small", 5, 7), ("greatest", TOP, TOP), ("high-halves", 3 << 40, 9 << 50)):
+            yield Case(id=f"random/words/{method}-{name}", body=_words(method, key, counter), kind="forward")
     yield Case(id="random/normal/moments", body=_normal, kind="forward")
     yield Case(id="random/normal/chi-square", body=_normal_bins, kind="forward")
     yield Case(id="random/normal/pairs", body=_normal_pairs, kind="forward")
@@ -102,6 +106,17 @@ def _same(method: str) -> Body:
             _draw(bench, between, (130,), key, counter)
             _draw(bench, between, (3,), key ^ 1, counter)
         bench.same("the same call again", _draw(bench, method, (65, 3), key, counter), first)
+
+    return body
+
+
+def _words(method: str, key: int, counter: int) -> Body:
+    """The words of Philox, so that a seed means the same masks on every backend; also of an odd count."""
+
+    def body(bench: Bench) -> None:
+        for shape in ((), (33,), (7, 5)):
+            got = _draw(bench, method, shape, key, counter)
+            bench.same(f"{method} of shape {shape}", got, getattr(philox, method)(shape, key=key, counter=counter))
 
     return body
 

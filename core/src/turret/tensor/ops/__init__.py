@@ -4,6 +4,7 @@ from .activation import gated_silu as gated_silu
 from .activation import gelu as gelu
 from .activation import silu as silu
 from .attention import causal_attention as causal_attention
+from .attention import causal_mask as causal_mask
 from .attention import flash_attention as flash_attention
 from .elementwise import add as add
 from .elementwise import divide as divide
@@ -40,6 +41,7 @@ from .linear import matmul as matmul
 from .loss import cross_entropy as cross_entropy
 from .normalization import layer_norm as layer_norm
 from .normalization import rms_norm as rms_norm
+from .quantized import quantized_linear as quantized_linear
 from .reduction import argmax as argmax
 from .reduction import max as max
 from .reduction import mean as mean

@@ -6,7 +6,7 @@ from turret.registry import OpenBackend
 from turret.spi import ConfigError, ShapeError
 
 from ..graph import Native
-from ..value import Tensor, record, same_floats
+from ..value import Tensor, record, same_backend, same_floats
 
 
 def _check(name: str, q: Tensor, k: Tensor, v: Tensor, offset: int) -> OpenBackend:
@@ -21,6 +21,16 @@ def _check(name: str, q: Tensor, k: Tensor, v: Tensor, offset: int) -> OpenBacke
     if offset < 0:
         raise ConfigError(f"{name} got offset {offset}; wanted the number of earlier keys, >= 0")
     return backend
+
+
+def causal_mask(queries: int, keys: int, *, offset: int = 0, like: Tensor) -> Tensor:
+    """bool (queries, keys): query i sees key j where j <= offset + i. On the backend of `like`; no gradient."""
+    if min(queries, keys, offset) < 0:
+        raise ConfigError(f"causal_mask got {queries} queries, {keys} keys and offset {offset}; wanted counts >= 0")
+    tools = same_backend("causal_mask", like).tools
+    last = tools.layout.reshape(tools.storage.arange(queries), (queries, 1))
+    last = tools.elementwise.add(last, offset)
+    return Tensor(tools.elementwise.less_equal(tools.storage.arange(keys), last), like.backend, "bool")
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, offset: int = 0) -> Tensor:

@@ -43,7 +43,8 @@ class CheckpointSaved:
 class TrainDone:
     """The run ended in order. reason: finished, SIGINT or SIGTERM; losses are None where none was measured.
 
-    seconds and tokens_seen count all resumptions; tokens_per_second only this one.
+    seconds and tokens_seen count all resumptions; tokens_per_second only this one. skipped_steps: those among `step`
+    that changed nothing because float16 gradients overflowed.
     """
 
     reason: str
@@ -55,3 +56,4 @@ class TrainDone:
     tokens_per_second: float
     seconds: float
     checkpoint: str | None
+    skipped_steps: int = 0
