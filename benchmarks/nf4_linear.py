@@ -10,11 +10,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from alternate import contenders, serve
+
+from turret.spi import ScaleCode
 
 X = npt.NDArray[Any]
 Call = Callable[[X, int], X]
@@ -37,7 +39,7 @@ def main() -> None:
     parser.add_argument("--shape", action="append", type=_shape, metavar="O,I", help="of the weight; repeatable")
     parser.add_argument("--rows", action="append", type=int, metavar="N", help="of x; repeatable")
     parser.add_argument("--block", type=int, default=64)
-    parser.add_argument("--double", action="store_true", help="doubly quantized scales")
+    parser.add_argument("--scales", default="float32", choices=get_args(ScaleCode), help="how scales are kept")
     parser.add_argument("--resident", action="store_true", help="one weight only, which caches may hold")
     parser.add_argument("--vjp", action="store_true", help="the gradient of x instead")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each contender after the first")
@@ -72,9 +74,8 @@ def described(r: dict[str, Any]) -> str:
 
 def measure(shape: tuple[int, int], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Alternating turns at one shape, for each number of rows."""
-    flags = ["--backend", options.backend, "--block", str(options.block)]
-    flags += [flag for flag in ("double", "resident", "vjp") if getattr(options, flag)]
-    flags = [f"--{flag}" if flag in ("double", "resident", "vjp") else flag for flag in flags]
+    flags = ["--backend", options.backend, "--block", str(options.block), "--scales", options.scales]
+    flags += [f"--{flag}" for flag in ("resident", "vjp") if getattr(options, flag)]
     text = f"{shape[0]},{shape[1]}"
     commands = {name: [__file__, *flags, "--worker", name, text] for name in ("turret", "numpy")}
     results = []
@@ -102,7 +103,7 @@ def _result(
         "ins": shape[1],
         "rows": rows,
         "block": options.block,
-        "double": options.double,
+        "scales": options.scales,
         "resident": options.resident,
         "vjp": options.vjp,
         "turret_us": ours,
@@ -159,7 +160,7 @@ def _turret(weight: X, copies: int, options: argparse.Namespace) -> tuple[Call, 
 
     tools = open_backend(options.backend).tools
     slot, put, get = tools.quantized_linear, tools.storage.from_host, tools.storage.to_host
-    packed = slot.pack(put(weight), block=options.block, double=options.double)
+    packed = slot.pack(put(weight), block=options.block, scales=options.scales)
     codes = get(packed.codes)
     weights = [replace(packed, codes=put(codes)) for _ in range(copies)]
     if options.vjp:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turret import data, generate, models, nn, optim, spi, train
+    from turret import data, generate, models, nn, optim, quant, spi, train
     from turret.registry import Entry, use_backend
     from turret.tensor import Parameter, Tensor, backward, capture, checkpoint, custom_gradient, no_grad, tensor
 
@@ -29,6 +29,7 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "quant",
     "spi",
     "tensor",
     "train",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 # `turret.tensor` is the package and, being callable, also the function that makes a tensor.
-_PACKAGES = frozenset(("data", "generate", "models", "nn", "optim", "spi", "tensor", "train"))
+_PACKAGES = frozenset(("data", "generate", "models", "nn", "optim", "quant", "spi", "tensor", "train"))
 _HOMES = dict.fromkeys(
     ("Parameter", "Tensor", "backward", "capture", "checkpoint", "custom_gradient", "no_grad"), "turret.tensor"
 )

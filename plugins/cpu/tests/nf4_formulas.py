@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turret.spi import Packed
+from turret.spi import Packed, ScaleCode
 
 X = npt.NDArray[Any]
 Draw = np.random.Generator
 
 UNIT = 2.0**-24
+CODES: tuple[ScaleCode, ...] = ("float32", "dynamic", "linear")
 # Dettmers et al. 2023, appendix E, with the digits of a float32
 LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -27,12 +28,25 @@ def made(draw: Draw, *shape: int) -> X:
 
 
 def dynamic_map() -> X:
-    """Seven decades; in decade i the middles of 2^i parts of [0.1, 1]; both signs, and 0 and 1."""
-    positive = []
+    """Seven decades; in decade i the middles of 2^i parts of [0.1, 1]; both signs, and 0 and 1. All in float32."""
+    positive: list[np.float32] = []
     for i in range(7):
-        edges = np.linspace(0.1, 1, 2**i + 1)
-        positive += [10.0 ** (i - 6) * (low + high) / 2 for low, high in pairwise(edges)]
-    return np.sort(np.array([0.0, 1.0, *positive, *(-x for x in positive)])).astype(np.float32)
+        parts = 2**i
+        width = float((np.float32(1) - np.float32(0.1)) / np.float32(parts))
+        up = [np.float32(float(np.float32(0.1)) + k * width) for k in range(parts + 1)]
+        down = [np.float32(1 - (parts - k) * width) for k in range(parts + 1)]
+        edges = [up[k] if 2 * k < parts else down[k] for k in range(parts + 1)]
+        positive += [(low + high) / np.float32(2) * np.float32(10.0 ** (i - 6)) for low, high in pairwise(edges)]
+    return np.sort(np.array([0.0, 1.0, *positive, *(-x for x in positive)], np.float32))
+
+
+def linear_levels() -> X:
+    """(q - 128) / 127."""
+    return (np.arange(-128, 128) / 127).astype(np.float32)
+
+
+def scale_levels(code: ScaleCode) -> X:
+    return linear_levels() if code == "linear" else dynamic_map()
 
 
 def nearest(units: X, levels: X) -> X:
@@ -64,7 +78,8 @@ def decoded(packed: Packed[X]) -> X:
     scales = packed.scales
     if packed.group_scales is not None and packed.offset is not None:
         groups = np.repeat(packed.group_scales.astype(np.float64), 256)[: scales.size]
-        scales = groups * dynamic_map()[scales] + float(packed.offset)
+        scales = groups * scale_levels(packed.scale_code)[scales] + float(packed.offset)
+        scales = np.maximum(scales, 0) if packed.scale_code == "linear" else scales
     blocks = np.repeat(scales.astype(np.float64), packed.block)[:count]
     return np.asarray((LEVELS[codes].astype(np.float64) * blocks).reshape(packed.shape))
 

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from turret.spi import CaptureError, OutOfMemory, Toolset
+from turret.spi import CaptureError, DType, OutOfMemory, Toolset
 
 Put = Callable[[Any], mx.array]
 
@@ -110,3 +110,34 @@ def test_results_outlive_the_donated_arrays_they_came_from(tools: Toolset[mx.arr
     assert tools.storage.to_host(same).tolist() == [0] * 5
     assert tools.storage.to_host(again).tolist() == [2] * 5
     assert tools.storage.to_host(more).tolist() == [1] * 5
+
+
+def test_equal_slices_in_one_program_do_not_break_it(tools: Toolset[mx.array], put: Put) -> None:
+    """MLX merges equal operations, and fails where it merges splits of a result."""
+
+    def fn(x: mx.array) -> tuple[mx.array, ...]:
+        made = []
+        for factor in (1.0, 2.0):
+            moved = tools.elementwise.add(tools.elementwise.multiply(x, 3.0), 1.0)
+            parts = [tools.layout.slice(moved, (low,), (low + 2,)) for low in (0, 2, 4, 6)]
+            made += [tools.elementwise.multiply(part, factor) for part in parts]
+        return tuple(made)
+
+    got = [tools.storage.to_host(part).tolist() for part in tools.compile.compile(fn)(put(np.arange(8)))]
+    assert got == [[m * (3 * i + 1) for i in (low, low + 1)] for m in (1, 2) for low in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int64", "uint8", "bool"])
+def test_slices_in_a_program_are_those_outside(tools: Toolset[mx.array], dtype: DType) -> None:
+    x = tools.storage.cast(tools.storage.arange(24), dtype)
+
+    def fn(x: mx.array) -> tuple[mx.array, ...]:
+        turned = tools.layout.transpose(tools.layout.reshape(x, (2, 3, 4)), (2, 0, 1))
+        bounds: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+            ((1, 0, 0), (3, 2, 3)), ((0, 1, 1), (4, 2, 2)), ((2, 0, 0), (2, 2, 3)), ((0, 0, 0), (4, 2, 3)),
+        ]  # fmt: skip
+        return tuple(tools.layout.slice(turned, start, stop) for start, stop in bounds)
+
+    for got, want in zip(tools.compile.compile(fn)(x), fn(x), strict=True):
+        assert tools.storage.dtype_of(got) == dtype
+        assert tools.storage.to_host(got).tolist() == tools.storage.to_host(want).tolist()

@@ -41,7 +41,7 @@ def outputs(tools: Any, put: Any, put64: Any) -> Any:
     yield tools.paged_attention.attend(
         put64(1, 1, 4, 2), put64(4, 2, 2), put64(4, 2, 2), table, starts, page=2, scale=1.0
     )
-    packed = tools.quantized_linear.pack(put64(4, 4), block=32, double=True)
+    packed = tools.quantized_linear.pack(put64(4, 4), block=32, scales="dynamic")
     yield tools.quantized_linear.linear(x, packed, bias)
 
 

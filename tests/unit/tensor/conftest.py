@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from turret.spi import NF4_LEVELS, Packed
 from turret.tensor import Tensor, ops
 
 Array = npt.NDArray[Any]
@@ -57,6 +58,11 @@ def joined(op: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
 
 def affine(x: Array, *maps: Array) -> Array:
     return np.concatenate([x @ w.T + b for w, b in zip(maps[::2], maps[1::2], strict=True)], -1)
+
+
+def packed_affine(x: Array, codes: Array, scales: Array, bias: Array) -> Array:
+    values = np.array(NF4_LEVELS)[np.stack([codes >> 4, codes & 15], 1).reshape(-1)]
+    return x @ (values * np.repeat(scales.astype(F64), 32)[: values.size]).reshape(bias.size, -1).T + bias
 
 
 def softmax(x: Array) -> Array:
@@ -245,6 +251,17 @@ CASES = [
         floats(3, 4),
         floats(2, 4),
     ),
+    case(
+        "quantized_linear",
+        lambda x, codes, scales, bias: ops.quantized_linear(
+            x, Packed(codes, scales, None, None, (5, 8), 32, "float32"), bias
+        ),
+        packed_affine,
+        floats(2, 3, 8),
+        RANDOM.integers(0, 256, 20).astype(np.uint8),
+        np.array([1.5, 0.25], np.float32),
+        floats(5),
+    ),
     case("softmax", ops.softmax, softmax, floats(2, 3, 5)),
     case("log_softmax", ops.log_softmax, lambda x: np.log(softmax(x)), floats(2, 3, 5)),
     case("gelu", ops.gelu, gelu, floats(2, 9, low=-4, high=4)),
@@ -279,6 +296,16 @@ CASES = [
         floats(7, 5),
         some_ignored(7, high=5, ignore=-1),
         RANDOM.random(7).astype(np.float32),
+    ),
+    case(
+        "causal_mask",
+        ops.causal_mask,
+        lambda x: np.arange(5) <= 1 + np.arange(3)[:, None],
+        floats(2),
+        queries=3,
+        keys=5,
+        offset=1,
+        differentiable=False,
     ),
     case(
         "causal_attention",

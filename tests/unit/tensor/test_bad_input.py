@@ -41,6 +41,7 @@ WRONG_SHAPES: dict[str, tuple[Callable[[], Any], type[TurretError], list[str]]] 
     "mean": (lambda: f(2, 3).mean(-3), ShapeError, ["axis -3", "(2, 3)"]),
     "max": (lambda: f(2, 3).max(5), ShapeError, ["axis 5"]),
     "max-empty": (lambda: f(2, 0).max(1), ShapeError, ["(2, 0)", "no greatest"]),
+    "causal_mask": (lambda: ops.causal_mask(f(2), queries=3, keys=-1), ConfigError, ["-1 keys", ">= 0"]),
     "argmax": (lambda: ops.argmax(f(2, 3), 2), ShapeError, ["axis 2"]),
     "argmax-empty": (lambda: ops.argmax(f(2, 0)), ShapeError, ["(2, 0)"]),
     "reshape": (lambda: f(2, 3).reshape(4, 2), ShapeError, ["(2, 3)", "(4, 2)", "6 elements"]),

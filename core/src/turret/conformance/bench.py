@@ -298,7 +298,9 @@ def flat(x: Any) -> list[Any]:
     if x is None:
         return []
     if dataclasses.is_dataclass(x) and not isinstance(x, type | Given):
-        return [each for f in dataclasses.fields(x) for each in flat(getattr(x, f.name)) if not isinstance(each, int)]
+        return [
+            each for f in dataclasses.fields(x) for each in flat(getattr(x, f.name)) if not isinstance(each, int | str)
+        ]
     if isinstance(x, tuple | list):
         return [part for each in x for part in flat(each)]
     return [x]
@@ -332,7 +334,7 @@ def describe_all(call: Call) -> str:
         if isinstance(x, Given):
             return describe(x)
         if isinstance(x, Packed):
-            return f"packed{list(x.shape)} block {x.block}" + ("" if x.offset is None else " double")
+            return f"packed{list(x.shape)} block {x.block}" + ("" if x.offset is None else f" {x.scale_code}")
         return f"[{', '.join(map(words, x))}]" if isinstance(x, tuple) else repr(x)
 
     return ", ".join([*map(words, call.arguments), *(f"{key}={words(value)}" for key, value in call.options.items())])

@@ -7,7 +7,7 @@ from typing import Generic
 
 import numpy as np
 
-from turret.spi import NF4_LEVELS, A, Host, Packed, Required
+from turret.spi import NF4_LEVELS, A, Host, Packed, Required, ScaleCode
 
 from .linear import DerivedLinear
 from .ops import Ops
@@ -16,17 +16,27 @@ GROUP = 256  # block scales that share one scale of their own
 
 
 def dynamic_levels() -> Host:
-    """The 256 levels of a doubly quantized scale, float32, ascending from -0.99296874 to 1 with 0 at index 127.
+    """The 256 levels of a "dynamic" scale, float32, ascending from -0.99296874 to 1 with 0 at index 127.
 
-    For each decade 10^(i-6), i = 0..6: the midpoints of 2^i equal parts of [0.1, 1], with both signs; then 0 and 1.
+    For each decade 10^(i-6), i = 0..6: the midpoints of 2^i equal parts of [0.1, 1], with both signs; then 0 and 1. All
+    of it in float32, with edges counted from the nearer end, so that the bits are those of the tables in checkpoints.
     Source: Dettmers 2016, section 2.2 (dynamic tree quantization).
     """
+    one, tenth = np.float32(1), np.float32(0.1)
     levels = [0.0, 1.0]
     for i in range(7):
-        edges = np.linspace(0.1, 1.0, 2**i + 1)
-        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (i - 6)
-        levels += [*middles, *-middles]
-    return np.sort(np.array(levels)).astype(np.float32)
+        parts, place = 2**i, np.arange(2**i + 1)
+        step = float((one - tenth) / np.float32(parts))
+        low, high = float(tenth) + step * place, 1 - step * (parts - place)
+        edges = np.where(place < (parts + 1) // 2, low, high).astype(np.float32)
+        middles = (edges[:-1] + edges[1:]) / np.float32(2) * np.float32(10.0 ** (i - 6))
+        levels += [*middles.tolist(), *(-middles).tolist()]
+    return np.sort(np.array(levels, np.float32))
+
+
+def linear_levels() -> Host:
+    """The 256 levels of a "linear" scale, float32: (q - 128) / 127. The lowest lies beyond -1 and is never nearest."""
+    return ((np.arange(256) - 128) / 127).astype(np.float32)
 
 
 class DerivedQuantizedLinear(Generic[A]):
@@ -38,31 +48,35 @@ class DerivedQuantizedLinear(Generic[A]):
 
     def __init__(self, required: Required[A]) -> None:
         self._ops, self._linear = Ops(required), DerivedLinear(required)
-        levels, dynamic = np.array(NF4_LEVELS, np.float32), dynamic_levels()
+        levels = np.array(NF4_LEVELS, np.float32)
         put = required.storage.from_host  # at opening: inside a trace a constant made lazily would leak
         self._pairs = put(np.stack([np.repeat(levels, 16), np.tile(levels, 16)], axis=1))
         self._midpoints = put(_midpoints(levels))
-        self._dynamic, self._dynamic_midpoints = put(dynamic), put(_midpoints(dynamic))
+        made: dict[ScaleCode, Host] = {"dynamic": dynamic_levels(), "linear": linear_levels()}
+        self._scale_levels = {code: (put(each), put(_midpoints(each))) for code, each in made.items()}
 
-    def pack(self, weight: A, /, *, block: int, double: bool) -> Packed[A]:
+    def pack(self, weight: A, /, *, block: int, scales: ScaleCode) -> Packed[A]:
         o, count = self._ops, math.prod(weight.shape)
-        units, scales = self._scaled(o.flat(o.cast(weight, "float32")), block)
+        units, largest = self._scaled(o.flat(o.cast(weight, "float32")), block)
         nibbles = o.reshape(self._nearest(units, self._midpoints), (units.shape[0] // 2, 2))
         high, low = (o.reshape(o.cut(nibbles, 1, i, i + 1), (units.shape[0] // 2,)) for i in (0, 1))
         codes = o.cast(o.add(o.multiply(high, 16), low), "uint8")
         codes = o.cut(codes, 0, 0, (count + 1) // 2)
-        if not double:
-            return Packed(codes, scales, None, None, weight.shape, block)
-        offset = o.mean(scales, axis=0)
-        units, group_scales = self._scaled(o.subtract(scales, offset), GROUP)
-        scale_codes = o.cast(self._nearest(units, self._dynamic_midpoints), "uint8")
-        return Packed(codes, o.cut(scale_codes, 0, 0, scales.shape[0]), group_scales, offset, weight.shape, block)
+        if scales == "float32":
+            return Packed(codes, largest, None, None, weight.shape, block, scales)
+        offset = o.mean(largest, axis=0)
+        units, group_scales = self._scaled(o.subtract(largest, offset), GROUP)
+        _, midpoints = self._scale_levels[scales]
+        scale_codes = o.cut(o.cast(self._nearest(units, midpoints), "uint8"), 0, 0, largest.shape[0])
+        return Packed(codes, scale_codes, group_scales, offset, weight.shape, block, scales)
 
     def unpack(self, packed: Packed[A], /) -> A:
         o, scales = self._ops, packed.scales
         if packed.group_scales is not None and packed.offset is not None:
-            levels = o.gather_rows(self._dynamic, o.cast(scales, "int32"))
+            levels = o.gather_rows(self._scale_levels[packed.scale_code][0], o.cast(scales, "int32"))
             scales = o.add(self._stretched(levels, packed.group_scales, GROUP), packed.offset)
+            if packed.scale_code == "linear":
+                scales = o.where(o.less(scales, 0.0), 0.0, scales)
         pairs = o.gather_rows(self._pairs, o.cast(packed.codes, "int32"))
         values = o.cut(o.flat(pairs), 0, 0, math.prod(packed.shape))
         return o.reshape(self._stretched(values, scales, packed.block), packed.shape)

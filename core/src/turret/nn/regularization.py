@@ -78,7 +78,7 @@ def _dropped_rows(q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, ra
     rows = q.cast("float32").transpose(0, 2, 1, 3).reshape(b, groups, together * t, size)
     keys, values = (x.cast("float32").transpose(0, 2, 1, 3) for x in (k, v))
     scores = ops.matmul(rows, keys, transpose_b=True).reshape(b, heads, t, s) * scale
-    seen = ops.causal_mask(t, s, offset=offset, like=q)
+    seen = ops.causal_mask(q, queries=t, keys=s, offset=offset)
     weights = dropout(ops.softmax(ops.where(seen, scores, -math.inf)), rate)
     mixed = ops.matmul(weights.reshape(b, groups, together * t, s), values)
     return mixed.reshape(b, heads, t, size).transpose(0, 2, 1, 3).cast(q.dtype)

@@ -55,6 +55,7 @@ from .optional import PagedAttention as PagedAttention
 from .optional import QuantizedLinear as QuantizedLinear
 from .optional import Random as Random
 from .optional import Rope as Rope
+from .optional import ScaleCode as ScaleCode
 from .optional import Softmax as Softmax
 from .process import OpenedHere as OpenedHere
 from .required import Device as Device

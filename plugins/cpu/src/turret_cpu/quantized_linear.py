@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from turret.derived.quantized_linear import GROUP, DerivedQuantizedLinear
-from turret.spi import DTypeError, Packed, Required, ShapeError, Unsupported
+from turret.spi import DTypeError, Packed, Required, ScaleCode, ShapeError, Unsupported
 
 from .arrays import Rest, X, dense, kernel_ready
 from .kernels import nf4
@@ -32,21 +32,21 @@ class CpuQuantizedLinear:
         self._rest = Rest("quantized_linear", DerivedQuantizedLinear(required), calls)
         self._mean = required.reduction.mean
 
-    def pack(self, weight: X, /, *, block: int, double: bool) -> Packed[X]:
-        shift = _shift(block)
+    def pack(self, weight: X, /, *, block: int, scales: ScaleCode) -> Packed[X]:
+        shift, table = _shift(block), _table(scales)
         if not kernel_ready(weight):
-            return self._rest().pack(weight, block=block, double=double)
-        codes, scales = np.empty(-(-weight.size // 2), np.uint8), empty((-(-weight.size // block),))
+            return self._rest().pack(weight, block=block, scales=scales)
+        codes, largest = np.empty(-(-weight.size // 2), np.uint8), empty((-(-weight.size // block),))
         work = PACKING * weight.size
-        POOL.run(nf4.pack_weights, work, dense(weight), codes, scales, weight.size, shift)
-        if not double:
-            return Packed(codes, scales, None, None, weight.shape, block)
-        offset = self._mean(scales, axis=0)
+        POOL.run(nf4.pack_weights, work, dense(weight), codes, largest, weight.size, shift)
+        if table is None:
+            return Packed(codes, largest, None, None, weight.shape, block, scales)
+        offset = self._mean(largest, axis=0)
         with np.errstate(all="ignore"):
-            centred = np.subtract(scales, offset)
-        scale_codes, group_scales = np.empty(scales.size, np.uint8), empty((-(-scales.size // GROUP),))
-        POOL.run(nf4.pack_scales, 20.0 * scales.size, centred, scale_codes, group_scales, scales.size)
-        return Packed(codes, scale_codes, group_scales, offset, weight.shape, block)
+            centred = np.subtract(largest, offset)
+        scale_codes, group_scales = np.empty(largest.size, np.uint8), empty((-(-largest.size // GROUP),))
+        POOL.run(nf4.pack_scales, 20.0 * largest.size, centred, scale_codes, group_scales, largest.size, table)
+        return Packed(codes, scale_codes, group_scales, offset, weight.shape, block, scales)
 
     def unpack(self, packed: Packed[X], /) -> X:
         words, count, out = _words(packed), math.prod(packed.shape), empty(packed.shape)
@@ -103,14 +103,17 @@ def _words(packed: Packed[X]) -> list[X | int | float]:
     Raises: ShapeError, DTypeError, Unsupported.
     """
     count, groups, offset = math.prod(packed.shape), packed.group_scales, packed.offset
-    shift, blocks = _shift(packed.block), -(-count // packed.block)
+    shift, table, blocks = _shift(packed.block), _table(packed.scale_code), -(-count // packed.block)
     codes = _part("codes", packed.codes, "uint8", -(-count // 2), packed)
-    scales = _part("scales", packed.scales, "float32" if groups is None else "uint8", blocks, packed)
-    if groups is None or offset is None:
+    scales = _part("scales", packed.scales, "float32" if table is None else "uint8", blocks, packed)
+    if table is None:
         if groups is not None or offset is not None:
-            raise ShapeError("a packed weight with only one of group_scales and offset; wanted both or neither")
-        return [codes, scales, 0, 0.0, shift]
-    return [codes, scales, _part("group_scales", groups, "float32", -(-blocks // GROUP), packed), float(offset), shift]
+            raise ShapeError("a packed weight of float32 scales with group_scales or offset; wanted neither")
+        return [codes, scales, 0, 0.0, shift, 0]
+    if groups is None or offset is None:
+        raise ShapeError(f"a packed weight of {packed.scale_code} scales; wanted both group_scales and offset with it")
+    tops = _part("group_scales", groups, "float32", -(-blocks // GROUP), packed)
+    return [codes, scales, tops, float(offset), shift, table]
 
 
 def _matrix(packed: Packed[X]) -> tuple[int, int]:
@@ -129,6 +132,13 @@ def _shift(block: int) -> int:
     if block not in _BLOCKS:
         raise Unsupported(f"blocks of {block} weights; wanted a power of two from {min(_BLOCKS)} to {max(_BLOCKS)}")
     return _BLOCKS[block]
+
+
+def _table(scales: ScaleCode) -> X | None:
+    """What a scale code means to the kernels."""
+    if scales != "float32" and scales not in nf4.TABLES:
+        raise Unsupported(f"scale code {scales!r}; wanted float32, {' or '.join(nf4.TABLES)}")
+    return nf4.TABLES.get(scales)
 
 
 def _part(name: str, part: X, dtype: str, size: int, packed: Packed[X]) -> X | int:

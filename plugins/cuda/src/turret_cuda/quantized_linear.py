@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import cupy
 import numpy as np
 
-from turret.derived.quantized_linear import dynamic_levels
-from turret.spi import NF4_LEVELS, Packed
+from turret.derived.quantized_linear import dynamic_levels, linear_levels
+from turret.spi import NF4_LEVELS, Packed, ScaleCode
 
 from .arrays import FLOAT32, FLOAT64, NATIVE, Host, Native, suffix
 from .cublas import Operand
@@ -21,7 +21,8 @@ WARPS, GROUP, OUTPUTS, OF_LANE, ALIGNED = 8, 256, 8, 32, 16
 TABLES = np.dtype(
     [
         *((name, np.float32, 16) for name in ("levels", "middles")),
-        *((name, np.float32, 256) for name in ("dynamic", "dynamic_middles")),
+        *((name, np.float32, 256) for name in ("scale_levels", "scale_middles")),
+        ("least", np.float32),
     ]
 )
 FEW_ROWS = (1, 2, 4, 8)  # for so many rows of x a weight is unpacked where it is used
@@ -36,19 +37,21 @@ class CudaQuantizedLinear:
     """
 
     def __init__(self, place: Place) -> None:
-        self._place, self._tables = place, _tables()
+        self._place = place
+        dynamic, linear = _tables(dynamic_levels(), -np.inf), _tables(linear_levels(), 0.0)
+        self._tables: dict[ScaleCode, Host] = {"float32": dynamic, "dynamic": dynamic, "linear": linear}
 
-    def pack(self, weight: X, /, *, block: int, double: bool) -> Packed[X]:
+    def pack(self, weight: X, /, *, block: int, scales: ScaleCode) -> Packed[X]:
         place, x, count = self._place, self._place.dense(weight), weight.size
         blocks = -(-count // block)
-        codes, scales = place.empty((-(-count // 2),), NATIVE["uint8"]), place.empty((blocks,), FLOAT32)
+        codes, largest = place.empty((-(-count // 2),), NATIVE["uint8"]), place.empty((blocks,), FLOAT32)
         if count:
             grid = min(-(-blocks // WARPS), MOST_BLOCKS)
-            name = f"pack_{suffix(x)}"
-            place.launch("quantized_linear", name, grid, 32 * WARPS, self._tables, x, codes, scales, count, block)
-        if not double:
-            return Packed(codes, scales, None, None, weight.shape, block)
-        return Packed(codes, *self._pack_scales(scales), weight.shape, block)
+            operands = self._tables[scales], x, codes, largest, count, block
+            place.launch("quantized_linear", f"pack_{suffix(x)}", grid, 32 * WARPS, *operands)
+        if scales == "float32":
+            return Packed(codes, largest, None, None, weight.shape, block, scales)
+        return Packed(codes, *self._pack_scales(largest, scales), weight.shape, block, scales)
 
     def unpack(self, packed: Packed[X], /) -> X:
         out = self._place.empty(packed.shape, FLOAT32)
@@ -80,7 +83,7 @@ class CudaQuantizedLinear:
             clear(place, dx)
         return dx.reshape((*dy.shape[:-1], width))
 
-    def _pack_scales(self, scales: X) -> tuple[X, X, X]:
+    def _pack_scales(self, scales: X, code: ScaleCode) -> tuple[X, X, X]:
         """Codes of the scales less their mean, the scale of each group of them, and the mean."""
         place, count = self._place, scales.size
         groups = -(-count // GROUP)
@@ -88,7 +91,7 @@ class CudaQuantizedLinear:
         group_scales = place.empty((groups,), FLOAT32)
         place.launch("quantized_linear", "mean", 1, MEAN_THREADS, scales, offset, count)
         if groups:
-            operands = self._tables, scales, offset, codes, group_scales, count
+            operands = self._tables[code], scales, offset, codes, group_scales, count
             place.launch("quantized_linear", "pack_scales", min(groups, MOST_BLOCKS), GROUP, *operands)
         return codes, group_scales, offset
 
@@ -102,7 +105,7 @@ class CudaQuantizedLinear:
         count, outputs = y.shape
         name = f"linear_{suffix(x)}_{next(most for most in FEW_ROWS if count <= most)}"
         bias = None if bias is None else self._place.dense(bias)
-        operands = self._tables, *self._parts(packed), x, bias, y, count, outputs, x.shape[1]
+        operands = self._tables[packed.scale_code], *self._parts(packed), x, bias, y, count, outputs, x.shape[1]
         self._place.launch("quantized_linear", name, -(-outputs // OUTPUTS), 32 * OUTPUTS, *operands)
 
     def _by_outputs(self, x: X, packed: Packed[X], y: X, *, add: bool) -> None:
@@ -157,7 +160,7 @@ class CudaQuantizedLinear:
         place, name = self._place, f"unpack_{suffix(out)}"
         words = rows * -(-columns // max(1, 16 // out.itemsize))
         if words:
-            operands = self._tables, *self._parts(packed), out, row, rows, column, columns, width
+            operands = self._tables[packed.scale_code], *self._parts(packed), out, row, rows, column, columns, width
             place.launch("quantized_linear", name, min(-(-words // THREADS), MOST_BLOCKS), THREADS, *operands)
 
     def _parts(self, packed: Packed[X]) -> tuple[X | int | None, ...]:
@@ -167,11 +170,12 @@ class CudaQuantizedLinear:
         return *dense, packed.block.bit_length() - 1
 
 
-def _tables() -> Host:
+def _tables(scale_levels: Host, least: float) -> Host:
     made = np.zeros((), TABLES)
+    made["least"] = least
     for name, middles, levels in (
         ("levels", "middles", np.array(NF4_LEVELS, np.float32)),
-        ("dynamic", "dynamic_middles", dynamic_levels()),
+        ("scale_levels", "scale_middles", scale_levels),
     ):
         made[name] = levels
         made[middles] = np.append((levels[:-1].astype(np.float64) + levels[1:]) / 2, np.inf)

@@ -11,6 +11,7 @@ from .adam import MetalAdam
 from .causal_attention import MetalCausalAttention
 from .compile import MetalCompile
 from .elementwise import MetalElementwise
+from .flash_attention import MetalFlashAttention
 from .indexing import MetalIndexing
 from .layout import MetalLayout
 from .linear import MetalLinear
@@ -18,6 +19,7 @@ from .loss import MetalLoss
 from .matmul import MetalMatmul
 from .normalization import MetalNormalization
 from .probe import why_not
+from .quantized_linear import MetalQuantizedLinear
 from .reduction import MetalReduction
 from .rope import MetalRope
 from .softmax import MetalSoftmax
@@ -50,6 +52,8 @@ class MetalBackend:
             loss=MetalLoss(do),
             rope=MetalRope(do),
             causal_attention=MetalCausalAttention(do),
+            flash_attention=MetalFlashAttention(do),
+            quantized_linear=MetalQuantizedLinear(do),
             adam=MetalAdam(do),
             compile=MetalCompile(do),
         )

@@ -25,6 +25,8 @@ def turret_backends() -> list[BackendInfo]:
                     "loss",
                     "rope",
                     "causal_attention",
+                    "flash_attention",
+                    "quantized_linear",
                     "adam",
                     "compile",
                 )

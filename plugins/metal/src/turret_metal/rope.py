@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from .arrays import like, wide
+from .layout import cut
 from .stream import Stream, X
 
 
@@ -21,7 +22,8 @@ class MetalRope:
         # where the two of a pair lie side by side
         shape, axis = ((b, t, h, d // 2, 2), 4) if interleaved else ((b, t, h, 2, d // 2), 3)
         pairs = do(mx.reshape, wide(do, x), shape)
-        first, second = do.view(mx.split, pairs, 2, axis=axis)
+        half = pairs.shape[axis] // 2
+        first, second = cut(do, pairs, axis, 0, half), cut(do, pairs, axis, half, 2 * half)
         c, s = (_per_head(do, angles, axis) for angles in (cos, sin))
         turned = (
             do(mx.subtract, do(mx.multiply, first, c), do(mx.multiply, second, s)),

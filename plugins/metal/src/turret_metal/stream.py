@@ -65,6 +65,14 @@ class Stream:
         """The result, or results, of an operation that takes no memory, however large they look."""
         return operation(*operands, stream=self._stream, **options)
 
+    def after(self, x: X, *before: X) -> X:
+        """`x`, a result of this stream, computed only when all of `before` is."""
+        if not before:
+            return x
+        own = self.view(mx.contiguous, x)  # not computed yet: only then does `depends` know the stream of its operand
+        made: X = mx.depends([own], list(before))[0]
+        return made
+
     @property
     def is_tracing(self) -> bool:
         """Whether the calling thread is inside a function that is being compiled."""

@@ -11,6 +11,7 @@ import pytest
 from turret.conformance.faults.fault import Remembered
 from turret.spi import (
     DTypeError,
+    ScaleCode,
     Toolset,
 )
 
@@ -140,15 +141,17 @@ def test_nan_behind_a_request_leaks(wrong: Callable[[str], Toolset[Any]]) -> Non
             pages[4 + 3] = math.nan
 
 
-@pytest.mark.parametrize("double", [False, True])
-def test_tail_block_is_packed_coarsely(double: bool, wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]) -> None:
+@pytest.mark.parametrize("code", ["float32", "dynamic", "linear"])
+def test_tail_block_is_packed_coarsely(
+    code: ScaleCode, wrong: Callable[[str], Toolset[Any]], good: Toolset[Any]
+) -> None:
     quantized = wrong("nf4-tail-block-scale-from-garbage").quantized_linear
     for shape, is_wrong in (((5, 15), True), ((4, 16), False)):
         weight = normal(*shape)
-        got, want = (each.pack(weight, block=32, double=double) for each in (quantized, good.quantized_linear))
+        got, want = (each.pack(weight, block=32, scales=code) for each in (quantized, good.quantized_linear))
         assert got.codes.shape == want.codes.shape and got.scales.shape == want.scales.shape
         assert np.array_equal(got.codes, want.codes) is not is_wrong
-        if is_wrong and not double:
+        if is_wrong and code == "float32":
             assert got.scales[-1] == 2 * want.scales[-1] and np.array_equal(got.scales[:-1], want.scales[:-1])
 
 

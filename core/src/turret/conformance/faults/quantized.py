@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turret.spi import Host, Packed
+from turret.spi import Host, Packed, ScaleCode
 
 from .fault import Broken, Tools, Views, edited, fault, new, overwrite, wide
 
@@ -28,11 +28,11 @@ from .fault import Broken, Tools, Views, edited, fault, new, overwrite, wide
     ),
 )
 def physical_order(good: Any, tools: Tools, views: Views) -> Broken:
-    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
+    def pack(weight: Any, /, *, block: int, scales: ScaleCode) -> Packed[Any]:
         view = views.about(weight)
         if view is not None and (view.method == "transpose" or view.is_strided):
             weight = views.packed(tools.storage, weight)
-        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+        packed: Packed[Any] = good.pack(weight, block=block, scales=scales)
         return packed
 
     return Broken(good, pack=pack)
@@ -54,15 +54,15 @@ def physical_order(good: Any, tools: Tools, views: Views) -> Broken:
 def garbage_behind_tail(good: Any, tools: Tools) -> Broken:
     storage = tools.storage
 
-    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
-        right: Packed[Any] = good.pack(weight, block=block, double=double)
+    def pack(weight: Any, /, *, block: int, scales: ScaleCode) -> Packed[Any]:
+        right: Packed[Any] = good.pack(weight, block=block, scales=scales)
         values = storage.to_host(weight).reshape(-1)
         tail = len(values) % block
         if not tail:
             return right
         behind = 2 * np.abs(values[-tail:]).max()
         longer = new(storage, np.append(values, behind), weight)
-        wrong: Packed[Any] = good.pack(longer, block=block, double=double)
+        wrong: Packed[Any] = good.pack(longer, block=block, scales=scales)
 
         def without_garbage(host: Host) -> Host:
             codes = host[: math.ceil(len(values) / 2)]
@@ -92,8 +92,8 @@ def packing_not_cleared(good: Any, tools: Tools) -> Broken:
     def smear(host: Host) -> None:
         host[1::2] |= host[: len(host) // 2 * 2 : 2] & 0x0F
 
-    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
-        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+    def pack(weight: Any, /, *, block: int, scales: ScaleCode) -> Packed[Any]:
+        packed: Packed[Any] = good.pack(weight, block=block, scales=scales)
         if block < 1024:
             return packed
         return dataclasses.replace(packed, codes=edited(tools.storage, packed.codes, smear))
@@ -117,8 +117,8 @@ def packing_not_cleared(good: Any, tools: Tools) -> Broken:
 def even_levels(good: Any, tools: Tools) -> Broken:
     storage = tools.storage
 
-    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
-        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+    def pack(weight: Any, /, *, block: int, scales: ScaleCode) -> Packed[Any]:
+        packed: Packed[Any] = good.pack(weight, block=block, scales=scales)
         if block != 4096 or not math.prod(weight.shape):
             return packed
         values = wide(storage, weight).reshape(-1)
@@ -152,8 +152,8 @@ def scales_overrun(good: Any, tools: Tools) -> Broken:
     storage = tools.storage
     before: list[Any] = []
 
-    def pack(weight: Any, /, *, block: int, double: bool) -> Packed[Any]:
-        packed: Packed[Any] = good.pack(weight, block=block, double=double)
+    def pack(weight: Any, /, *, block: int, scales: ScaleCode) -> Packed[Any]:
+        packed: Packed[Any] = good.pack(weight, block=block, scales=scales)
         over = -packed.scales.shape[0] % 4
         if over and before:
             neighbour = storage.to_host(before[0])

@@ -275,7 +275,7 @@ def _attention() -> Iterator[Workload]:
 def _quantized() -> Iterator[Workload]:
     def packed(rows: int) -> Callable[[Toolset[Any], Callable[..., Any]], Run]:
         def make(tools: Toolset[Any], put: Callable[..., Any]) -> Run:
-            x, weight = put(rows, F), tools.quantized_linear.pack(put(F, F), block=64, double=False)
+            x, weight = put(rows, F), tools.quantized_linear.pack(put(F, F), block=64, scales="float32")
             return lambda: tools.quantized_linear.linear(x, weight, None)
 
         return make

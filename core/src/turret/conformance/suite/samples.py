@@ -159,7 +159,7 @@ def _paged(t: Tools, q: Any, k: Any, v: Any, table: Any, starts: Any) -> Any:
 
 def _quantized(t: Tools, x: Any, w: Any) -> Any:
     slot = t.quantized_linear
-    packed = slot.pack(w, block=64, double=False)
+    packed = slot.pack(w, block=64, scales="float32")
     y = slot.linear(x, packed, None)
     return packed, slot.unpack(packed), y, slot.linear_vjp_input(y, packed)
 

@@ -22,4 +22,5 @@ from .neural import Rope as Rope
 from .neural import Softmax as Softmax
 from .quantized import Packed as Packed
 from .quantized import QuantizedLinear as QuantizedLinear
+from .quantized import ScaleCode as ScaleCode
 from .random import Random as Random

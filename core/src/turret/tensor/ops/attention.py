@@ -23,7 +23,7 @@ def _check(name: str, q: Tensor, k: Tensor, v: Tensor, offset: int) -> OpenBacke
     return backend
 
 
-def causal_mask(queries: int, keys: int, *, offset: int = 0, like: Tensor) -> Tensor:
+def causal_mask(like: Tensor, *, queries: int, keys: int, offset: int = 0) -> Tensor:
     """bool (queries, keys): query i sees key j where j <= offset + i. On the backend of `like`; no gradient."""
     if min(queries, keys, offset) < 0:
         raise ConfigError(f"causal_mask got {queries} queries, {keys} keys and offset {offset}; wanted counts >= 0")

@@ -1,7 +1,8 @@
 """Weights of four bits: packing, unpacking, and products that unpack a tile at a time.
 
-A packed weight is five words: codes, scales (float32, or uint8 where there are groups), group scales or 0, offset, and
-the binary logarithm of the block. A weight is known by its number, row-major over the matrix.
+A packed weight is six words: codes, scales (float32, or uint8 where there are groups), group scales or 0, offset, the
+binary logarithm of the block, and the table of coded scales or 0. A weight is known by its number, row-major over the
+matrix. A table of coded scales has the levels, the middles between them, and the least that a scale may be.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from turret.derived.quantized_linear import GROUP, dynamic_levels
-from turret.spi import NF4_LEVELS
+from turret.derived.quantized_linear import GROUP, dynamic_levels, linear_levels
+from turret.spi import NF4_LEVELS, Host, ScaleCode
 
 from .compiler import STRICT, inlined, kernel
 from .intrinsics import PANEL, bits_float, floats, integers, word_float, words_of
@@ -27,10 +28,19 @@ ROOM = TILE // LEAST + 2  # scales of a tile
 LONG_ROOM = SORTED // LEAST + 2
 ZERO_CODE = NF4_LEVELS.index(0.0)
 
-LEVELS, DYNAMIC = np.array(NF4_LEVELS, np.float32), dynamic_levels()
-MIDPOINTS, DYNAMIC_MIDPOINTS = (
-    ((levels[:-1].astype(np.float64) + levels[1:]) / 2).astype(np.float32) for levels in (LEVELS, DYNAMIC)
-)
+SCALE_LEVELS = 256
+
+
+def midpoints(levels: Host) -> Host:
+    return ((levels[:-1].astype(np.float64) + levels[1:]) / 2).astype(np.float32)
+
+
+LEVELS = np.array(NF4_LEVELS, np.float32)
+MIDPOINTS = midpoints(LEVELS)
+TABLES: dict[ScaleCode, Host] = {
+    "dynamic": np.concatenate([dynamic_levels(), midpoints(dynamic_levels()), np.array([-np.inf], np.float32)]),
+    "linear": np.concatenate([linear_levels(), midpoints(linear_levels()), np.zeros(1, np.float32)]),
+}
 ORDER = np.array(order())
 
 
@@ -73,8 +83,9 @@ def pack_weights(words, part, parts):
 
 @kernel(fastmath=STRICT)
 def pack_scales(words, part, parts):
-    """Words: scales less their offset, codes, group scales, their number."""
+    """Words: scales less their offset, codes, group scales, their number, table."""
     w = words_of(words)
+    middles = floats(w[4] + 4 * SCALE_LEVELS, SCALE_LEVELS - 1)
     g0, g1 = share(part, parts, (w[3] + GROUP - 1) // GROUP)
     for g in range(g0, g1):
         n = min(GROUP, w[3] - g * GROUP)
@@ -83,10 +94,10 @@ def pack_scales(words, part, parts):
         floats(w[2] + 4 * g, 1)[0] = scale
         divisor = np.float32(1) if scale == 0 else scale
         for i in range(n):
-            unit, code, step = x[i] / divisor, 0, GROUP
+            unit, code, step = x[i] / divisor, 0, SCALE_LEVELS
             while step > 1:
                 step //= 2
-                if unit > DYNAMIC_MIDPOINTS[code + step - 1]:
+                if unit > middles[code + step - 1]:
                     code += step
             codes[i] = code
 
@@ -97,14 +108,13 @@ def scales_of(w, start, count, room):
     if w[2] == 0:
         return w[1]
     first, last = start >> w[4], (start + count - 1) >> w[4]
-    codes, to, offset = (
-        octets(w[1] + first, last - first + 1),
-        floats(room, last - first + 1),
-        np.float32(word_float(w[3])),
-    )
+    codes, to = octets(w[1] + first, last - first + 1), floats(room, last - first + 1)
+    levels, offset = floats(w[5], 2 * SCALE_LEVELS), np.float32(word_float(w[3]))
+    least = levels[2 * SCALE_LEVELS - 1]
     for i in range(last - first + 1):
         group = floats(w[2] + 4 * ((first + i) // GROUP), 1)
-        to[i] = DYNAMIC[codes[i]] * group[0] + offset
+        scale = levels[codes[i]] * group[0] + offset
+        to[i] = least if scale < least else scale
     return room - 4 * first
 
 
@@ -141,9 +151,9 @@ def unpacked(w, start, count, to, room):
 def unpack_weights(words, part, parts):
     """Words: packed weight, to, their number, scratch, its size a share."""
     w = words_of(words)
-    t0, t1 = share(part, parts, (w[6] + TILE - 1) // TILE)
+    t0, t1 = share(part, parts, (w[7] + TILE - 1) // TILE)
     for t in range(t0, t1):
-        unpacked(w, t * TILE, min(TILE, w[6] - t * TILE), w[5] + 4 * t * TILE, w[7] + 4 * part * w[8])
+        unpacked(w, t * TILE, min(TILE, w[7] - t * TILE), w[6] + 4 * t * TILE, w[8] + 4 * part * w[9])
 
 
 @inlined
@@ -158,17 +168,17 @@ def sort_places(x, n, to):
 @inlined
 def looked_up(w, o0, o1, scratch):
     """y += x weight^T for whole chunks: levels go from their registers into the products with ABREAST rows of x."""
-    outs, ins = w[9], w[10]
+    outs, ins = w[10], w[11]
     room = scratch + 4 * SORTED
-    for m in range(0, w[8], ABREAST):
-        count = min(ABREAST, w[8] - m)
+    for m in range(0, w[9], ABREAST):
+        count = min(ABREAST, w[9] - m)
         wide = SORTED // count // CHUNK * CHUNK
         for k in range(0, ins, wide):
             here = min(wide, ins - k)
             for i in range(count):
-                sort_places(w[5] + 4 * ((m + i) * ins + k), here, scratch + 4 * i * wide)
+                sort_places(w[6] + 4 * ((m + i) * ins + k), here, scratch + 4 * i * wide)
             for o in range(o0, o1):
-                start, y, chunks = o * ins + k, w[7] + 4 * (m * outs + o), here // CHUNK
+                start, y, chunks = o * ins + k, w[8] + 4 * (m * outs + o), here // CHUNK
                 codes, scales = w[0] + start // 2, scales_of(w, start, here, room)
                 if count == 1:
                     dots1(codes, scales, start, w[4], chunks, scratch, wide, y, outs)
@@ -222,7 +232,7 @@ def dots_4x2(lines, x, ldx, n, y, ldy):
 @inlined
 def four_lines(w, o0, o1, scratch):
     """y += x weight^T: up to four lines of the weight unpacked at a time, and used for every row of x."""
-    count, outs, ins = w[8], w[9], w[10]
+    count, outs, ins = w[9], w[10], w[11]
     room, pieces = scratch + 16 * DEEP_LINE, (ins + DEEP - 1) // DEEP
     for o in range(o0, o1, 4):
         lines = min(4, o1 - o)
@@ -233,10 +243,10 @@ def four_lines(w, o0, o1, scratch):
                 unpacked(w, (o + i) * ins + k, n, scratch + 4 * i * DEEP_LINE, room)
             paired = count // 2 * 2 if lines == 4 else 0
             for m in range(0, paired, 2):
-                dots_4x2(scratch, w[5] + 4 * (m * ins + k), ins, n, w[7] + 4 * (m * outs + o), outs)
+                dots_4x2(scratch, w[6] + 4 * (m * ins + k), ins, n, w[8] + 4 * (m * outs + o), outs)
             for m in range(paired, count):
                 for i in range(lines):
-                    dots(scratch + 4 * i * DEEP_LINE, w[5] + 4 * (m * ins + k), n, w[7] + 4 * (m * outs + o + i))
+                    dots(scratch + 4 * i * DEEP_LINE, w[6] + 4 * (m * ins + k), n, w[8] + 4 * (m * outs + o + i))
 
 
 @kernel
@@ -246,16 +256,16 @@ def few_rows(words, part, parts):
     Scratch: SORTED, LONG_ROOM.
     """
     w = words_of(words)
-    count, outs, ins, scratch = w[8], w[9], w[10], w[11] + 4 * part * w[12]
+    count, outs, ins, scratch = w[9], w[10], w[11], w[12] + 4 * part * w[13]
     o0, o1 = share(part, parts, (outs + 3) // 4)
     o0, o1 = 4 * o0, min(outs, 4 * o1)
     for m in range(count):
-        y = floats(w[7] + 4 * m * outs, outs)
-        if w[6] == 0:
+        y = floats(w[8] + 4 * m * outs, outs)
+        if w[7] == 0:
             for o in range(o0, o1):
                 y[o] = 0
         else:
-            bias = floats(w[6], outs)
+            bias = floats(w[7], outs)
             for o in range(o0, o1):
                 y[o] = bias[o]
     if AVX2 and ins % CHUNK == 0 and count <= 2 * ABREAST:
@@ -271,14 +281,14 @@ def product(words, part, parts):
     Words: packed weight, a, turned, init, c, M, N, K, scratch, its size a share. Scratch: cells, lines, scales, panels.
     """
     w = words_of(words)
-    rows, columns, depth = w[9], w[10], w[11]
-    cells = w[12] + 4 * part * w[13]
+    rows, columns, depth = w[10], w[11], w[12]
+    cells = w[13] + 4 * part * w[14]
     lines = cells + 4 * ROWS * PANEL
     room = lines + 4 * PANEL * LINE
     packed = room + 4 * ROOM
     r0, r1, c0, c1 = grid(part, parts, rows, columns, 0, 3)
     # lines of codes are cut into pieces as long as they may be
-    most = DEPTH if w[6] != 0 else DEPTH // 4
+    most = DEPTH if w[7] != 0 else DEPTH // 4
     groups = (panels_of(c1 - c0) * PANEL * most + PANELS - 1) // PANELS
     for group in range(groups):
         p0, p1 = share(group, groups, panels_of(c1 - c0))
@@ -287,7 +297,7 @@ def product(words, part, parts):
         for k in range(0, depth, most):
             deep = min(most, depth - k)
             stride = (deep + 1) * PANEL  # so that panels do not meet in one cache set
-            if w[6] != 0:
+            if w[7] != 0:
                 for p in range(panels_of(wide)):
                     here = min(PANEL, wide - p * PANEL)
                     for i in range(here):
@@ -298,9 +308,9 @@ def product(words, part, parts):
                     unpacked(w, (k + i) * columns + j, wide, lines, room)
                     pack(lines, wide, 1, wide, packed + 4 * i * PANEL, stride)
             for i in range(r0, r1, ROWS):
-                to = w[8] + 4 * (i * columns + j)
-                start, ldi = (w[7] + 4 * j, 0) if k == 0 else (to, columns)
-                a, high = w[5] + 4 * (i * depth + k), min(ROWS, r1 - i)
+                to = w[9] + 4 * (i * columns + j)
+                start, ldi = (w[8] + 4 * j, 0) if k == 0 else (to, columns)
+                a, high = w[6] + 4 * (i * depth + k), min(ROWS, r1 - i)
                 # the rows of a lie `depth` apart, a strip of six after the other
                 block(to, columns, start, ldi, a, depth, 1, 6 * depth, packed, stride, deep, high, wide, cells)
 

@@ -3,11 +3,13 @@
 
 #include "rows.cuh"
 
-enum { LEVELS = 16, DYNAMIC = 256, GROUP = 256, ZERO = 7 };  // ZERO: the code of the level 0
+enum { LEVELS = 16, SCALE_LEVELS = 256, GROUP = 256, ZERO = 7 };  // ZERO: the code of the level 0
 
-// Levels of values and of doubly quantized scales, ascending, and the middles between them: at or below a middle the
-// lower level is nearest. The last middle stands for none.
-struct Tables { float levels[LEVELS], middles[LEVELS], dynamic[DYNAMIC], dynamic_middles[DYNAMIC]; };
+// Levels of values and of coded scales, ascending, and the middles between them: at or below a middle the lower level
+// is nearest. The last middle stands for none. No coded scale is below `least`.
+struct Tables {
+  float levels[LEVELS], middles[LEVELS], scale_levels[SCALE_LEVELS], scale_middles[SCALE_LEVELS], least;
+};
 
 // Scales of blocks of 2^shift values: float32, or codes with a scale for each GROUP of them and one offset.
 struct Scales {
@@ -16,12 +18,13 @@ struct Scales {
   i64 shift;
 };
 
-// Rounded after the product and after the sum, as where each is a kernel of its own.
-__device__ __forceinline__ float scale_of(i64 element, const Scales& scales, const float* dynamic) {
+// Rounded after the product and after the sum, as where each is a kernel of its own. NaN stays NaN.
+__device__ __forceinline__ float scale_of(i64 element, const Scales& scales, const float* levels, float least) {
   i64 block = element >> scales.shift;
   if (!scales.groups) return ((const float*)scales.values)[block];
-  float level = dynamic[((const u8*)scales.values)[block]];
-  return __fadd_rn(__fmul_rn(level, scales.groups[block / GROUP]), *scales.offset);
+  float level = levels[((const u8*)scales.values)[block]];
+  float scale = __fadd_rn(__fmul_rn(level, scales.groups[block / GROUP]), *scales.offset);
+  return scale < least ? least : scale;
 }
 
 __device__ __forceinline__ float divisor(float scale) { return scale == 0 ? 1.0f : scale; }
@@ -70,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(GROUP)
     float centred = i < count ? scales[i] - *offset : 0.0f;
     float scale = over_block<Greatest>(fabsf(centred), scratch), unit = centred / divisor(scale);
     int code = 0;
-    for (int step = DYNAMIC / 2; step > 0; step /= 2)
-      if (tables.dynamic_middles[code + step - 1] < unit) code += step;
+    for (int step = SCALE_LEVELS / 2; step > 0; step /= 2)
+      if (tables.scale_middles[code + step - 1] < unit) code += step;
     if (i < count) codes[i] = (u8)code;
     if (threadIdx.x == 0) groups[group] = scale;
   }
@@ -93,7 +96,7 @@ __device__ __forceinline__ void unpack(const Tables& tables, const u8* codes, co
       if (k >= columns - across) break;
       if (element >> scales.shift != block) {
         block = element >> scales.shift;
-        scale = scale_of(element, scales, tables.dynamic);
+        scale = scale_of(element, scales, tables.scale_levels, tables.least);
       }
       int pair = codes[element / 2];
       some.at[k] = narrow<T>(levels[element % 2 ? pair & 15 : pair >> 4] * scale);
@@ -113,13 +116,13 @@ enum { PITCH = SPAN / 4 + SPAN / OF_LANE };
 template <class T, int ROWS>
 __device__ __forceinline__ void linear(const Tables& tables, const T* x, const u8* codes, const Scales& scales,
                                        const T* bias, T* y, i64 count, i64 outputs, i64 width, Four* staged,
-                                       float* levels, float* dynamic) {
+                                       float* levels, float* scale_levels) {
   const int MOST = Few<T>::MOST;
   int lane = threadIdx.x % 32;
   i64 output = (i64)blockIdx.x * OUTPUTS + threadIdx.x / 32;
   if (threadIdx.x < LEVELS) levels[threadIdx.x] = tables.levels[threadIdx.x];
   if (scales.groups)
-    for (int i = threadIdx.x; i < DYNAMIC; i += blockDim.x) dynamic[i] = tables.dynamic[i];
+    for (int i = threadIdx.x; i < SCALE_LEVELS; i += blockDim.x) scale_levels[i] = tables.scale_levels[i];
   float sums[ROWS] = {};
   for (i64 from = 0; from < width; from += SPAN) {
     __syncthreads();
@@ -148,7 +151,7 @@ __device__ __forceinline__ void linear(const Tables& tables, const T* x, const u
         for (int k = 0; k < 4; ++k) parts[row] += values[k] * mine.at[k];
       }
     }
-    float scale = scale_of(element, scales, dynamic);
+    float scale = scale_of(element, scales, scale_levels, tables.least);
     for (int row = 0; row < ROWS; ++row) sums[row] += scale * parts[row];
   }
   for (int row = 0; row < ROWS; ++row) {
@@ -175,9 +178,9 @@ __device__ __forceinline__ void linear(const Tables& tables, const T* x, const u
       linear_##NAME##_##ROWS(const __grid_constant__ Tables tables, PACKED, const T* x, const T* bias,     \
                              T* y, i64 count, i64 outputs, i64 width) {                                    \
     __shared__ Four staged[ROWS * PITCH];                                                                  \
-    __shared__ float levels[LEVELS], dynamic[DYNAMIC];                                                     \
+    __shared__ float levels[LEVELS], scale_levels[SCALE_LEVELS];                                           \
     Scales all = {scales, groups, offset, shift};                                                          \
-    linear<T, ROWS>(tables, x, codes, all, bias, y, count, outputs, width, staged, levels, dynamic);       \
+    linear<T, ROWS>(tables, x, codes, all, bias, y, count, outputs, width, staged, levels, scale_levels);  \
   }
 #define FEW_ROWS(T, NAME) LINEAR(T, NAME, 1) LINEAR(T, NAME, 2) LINEAR(T, NAME, 4) LINEAR(T, NAME, 8)
 
