@@ -62,7 +62,7 @@ def test_levels_and_tables_are_those_of_the_format() -> None:
     dynamic, linear = (nf4.TABLES[code][:256] for code in CODES[1:])
     assert np.array_equal(dynamic, dynamic_map()) and np.array_equal(linear, linear_levels())
     assert dynamic[127] == 0 and dynamic[255] == 1
-    assert dynamic[0] == np.float32(-0.99296874) and dynamic[128] == np.float32(5.5e-7)
+    assert dynamic[0] == np.float32(-0.99296874) and dynamic[128] == np.float32(5.500000384017767e-07)
     assert linear[128] == 0 and linear[255] == 1 and linear[1] == -1 and linear[0] == np.float32(-128 / 127)
 
 

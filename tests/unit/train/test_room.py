@@ -29,3 +29,11 @@ def test_a_batch_beyond_any_machine_is_refused(what: str) -> None:
 def test_what_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "machine_memory", lambda: 2 * 10**6)
     room.require_room(DecoderConfig(vocabulary=256), tokens=64, held=64, copies=4)
+
+
+def test_a_run_that_saves_memory_is_not_refused_for_what_it_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DecoderConfig(vocabulary=256, width=64, blocks=8, feed_forward=256)
+    monkeypatch.setattr(room, "machine_memory", lambda: 10**8)
+    with pytest.raises(ConfigError):
+        room.require_room(config, tokens=20_000, copies=4)
+    room.require_room(config, tokens=20_000, copies=4, saving=True)

@@ -26,7 +26,8 @@ class DerivedRandom(Generic[A]):
 
     def uniform(self, shape: Shape, /, *, key: int, counter: int) -> A:
         words = _words(math.prod(shape), key, counter)
-        return self._storage.from_host(((words >> np.uint32(8)) * 2.0**-24).astype(np.float32).reshape(shape))
+        words >>= np.uint32(8)  # what is left has 24 bits: a float32 holds it, and its product with a power of two
+        return self._storage.from_host((words.astype(np.float32) * np.float32(2.0**-24)).reshape(shape))
 
     def normal(self, shape: Shape, /, *, key: int, counter: int) -> A:
         return self._storage.from_host(host_normal(shape, key=key, counter=counter).astype(np.float32))
@@ -46,4 +47,4 @@ def _words(count: int, key: int, counter: int) -> Host:
     """`count` words of 32 bits. The raw stream never changes between NumPy versions, its distributions may."""
     # the generator counts in the low half of its 256-bit counter: streams of two counters cannot meet
     raw = np.random.Philox(key=key, counter=counter << 128).random_raw(count + 1 >> 1)
-    return np.asarray(raw, "<u8").view("<u4")[:count].astype(np.uint32)
+    return np.asarray(raw, "<u8").view("<u4")[:count].astype(np.uint32, copy=False)

@@ -10,17 +10,20 @@ from turret.spi import ConfigError
 FLOAT, WINDOW = 4, 8  # bytes of a float32; of a token as int32 in inputs and in targets
 
 
-def require_room(config: DecoderConfig | MiniConfig, *, tokens: int = 0, held: int = 0, copies: int = 1) -> None:
+def require_room(
+    config: DecoderConfig | MiniConfig, *, tokens: int = 0, held: int = 0, copies: int = 1, saving: bool = False
+) -> None:
     """A lower bound that only the impossible exceeds.
 
     tokens: in one forward pass that is kept for a gradient; held: tokens of batches kept on the host; copies: of every
-    parameter (with gradient and two moments: 4).
+    parameter (with gradient and two moments: 4). saving: activations are made again, or kept in halves.
     Raises: ConfigError saying how much the sizes need and how much there is.
     """
-    kept = config.blocks * (4 * config.width + config.feed_forward) + config.vocabulary
+    inside = 0 if saving else 3 * config.width + config.feed_forward
+    kept = (config.blocks * (config.width + inside) + config.vocabulary) / (2 if saving else 1)
     table = config.context * (config.width // config.heads)
     # Each block has some 10 kB of Python objects beside its numbers.
-    needed = (
+    needed = int(
         FLOAT * (copies * config.parameter_count() + tokens * kept + table) + WINDOW * held + 10_000 * config.blocks
     )
     if needed > (there := machine_memory()):

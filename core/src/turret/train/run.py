@@ -289,7 +289,8 @@ def _loss_scale(resume: CheckpointContent) -> Mapping[str, Any]:
 def _require_room(config: RunConfig) -> None:
     window = config.batch * config.context
     held = window * (config.accumulate + (config.eval_batches if config.val_fraction > 0 else 0))
-    require_room(config.model_config(), tokens=window, held=held, copies=4)
+    saving = config.activation_checkpointing != "none" or config.precision != "float32"
+    require_room(config.model_config(), tokens=window, held=held, copies=4, saving=saving)
 
 
 def _position(config: RunConfig, step: int) -> DataPosition:
