@@ -8,7 +8,7 @@
 #   make bench   training steps beside PyTorch, JAX and MLX, attention beside PyTorch, packed weights beside NumPy, memory
 #   make wheels  build every distribution into dist/ and prove that they install
 #   make clean   remove .venv, dist and caches; runs/ stays
-# PYTHON=python3.12 chooses the interpreter of a new environment.
+# PYTHON=python3.12 chooses the interpreter of a new environment, JOBS=1 how many processes test and examine at once.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,12 +18,19 @@ SOURCES := core/src $(wildcard plugins/*/src) examples/minimal_backend/src scrip
 BACKENDS := cpu minimal metal:cpu tpu:cpu
 # CUDA without a GPU: the tests' stand-in for CuPy runs the plugin's kernels, every launch in three orders of threads.
 EMULATED := PYTHONPATH=tests/cuda_emulator
+# Programs that XLA compiled, found by their content in a later run, as kernels are in build/cuda_kernels.
+# Not for cases of memory: programs that are read from files leave more behind than those that are compiled.
+PROGRAMS := $(CURDIR)/build/xla_programs
+COMPILED := JAX_COMPILATION_CACHE_DIR="$(PROGRAMS)" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+JOBS ?= 2
+# Tests of a file mostly stay together; whoever has none left takes over half of those that the other has not begun.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 SLOW ?=
 PYTEST_ARGS ?=
 OUT ?=
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check conformance faults kernels bench wheels clean
+.PHONY: demo test check conformance faults forget kernels bench wheels clean
 
 demo: .venv/ready
 	@out="$(OUT)"; n=1; \
@@ -32,25 +39,34 @@ demo: .venv/ready
 
 # The contract tests read the repository and not the program: `make check` has them.
 test: .venv/ready-dev
-	$(BIN)/python -m pytest --ignore tests/contract $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
+	$(PYTEST) --ignore tests/contract $(if $(SLOW),,-m "not slow") $(PYTEST_ARGS)
 
 check: .venv/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
+	$(PYTEST) tests/contract $(PYTEST_ARGS)
 
-conformance: .venv/ready-dev
-	for each in $(BACKENDS); do $(BIN)/turret conformance $$each --jobs 2 --timeout-s 300 || exit 1; done
-	$(EMULATED) TURRET_EMULATED_ORDER=all $(BIN)/turret conformance cuda:emulated --jobs 2 --timeout-s 300
-	$(BIN)/turret conformance faults --backend cpu
-	for each in $(filter-out cpu,$(BACKENDS)); do $(BIN)/turret conformance faults --one-each --backend $$each || exit 1; done
-	$(EMULATED) $(BIN)/turret conformance faults --one-each --backend cuda:emulated
+conformance: .venv/ready-dev forget
+	for each in $(filter-out tpu:cpu,$(BACKENDS)); do \
+	$(BIN)/turret conformance $$each --jobs $(JOBS) --timeout-s 300 || exit 1; done
+	$(COMPILED) $(BIN)/turret conformance tpu:cpu -k 'not lifecycle/*' --jobs $(JOBS) --timeout-s 300
+	$(BIN)/turret conformance tpu:cpu --capability lifecycle --jobs $(JOBS) --timeout-s 300
+	$(EMULATED) TURRET_EMULATED_ORDER=all $(BIN)/turret conformance cuda:emulated --jobs $(JOBS) --timeout-s 300
+	$(call HUNT_ALL,--one-each)
 
 faults: .venv/ready-dev
-	for each in $(BACKENDS); do $(BIN)/turret conformance faults --backend $$each || exit 1; done
-	$(EMULATED) $(BIN)/turret conformance faults --backend cuda:emulated
+	$(call HUNT_ALL,)
+
+# With options $(1), but on cpu all the faults; several backends at once, those that take longest first.
+HUNT = $(BIN)/turret conformance faults $(1) --backend
+HUNT_ALL = printf '%s\n' '$(HUNT) tpu:cpu' '$(EMULATED) $(HUNT) cuda:emulated' \
+	'$(BIN)/turret conformance faults --backend cpu' '$(HUNT) metal:cpu' '$(HUNT) minimal' | xargs -P $(JOBS) -L 1 env
+
+# Programs of a month ago are most likely of code that is no more.
+forget:
+	@if [ -d "$(PROGRAMS)" ]; then find "$(PROGRAMS)" -type f -mtime +30 -delete; fi
 
 kernels: .venv/ready-dev
 	$(BIN)/python scripts/cuda_kernels.py --check

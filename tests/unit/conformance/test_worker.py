@@ -101,6 +101,49 @@ def test_leaving_the_process_is_no_way_to_close(ended: Ended, deed: str) -> None
     assert outcome.problems == ["all cases were done, then the process ended with status 0"]
 
 
+def test_what_is_given_later_runs_in_the_same_process(
+    site: Any, own_source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "pids"
+    deed = f"open({str(note)!r}, 'a').write(f'{{os.getpid()}} ')"
+    monkeypatch.syspath_prepend(site.folder)
+    site.add("w_further", backend=f"{own_source}{DEED}\nDEED = {deed!r}\n")
+    by_id = {case.id: case for case in all_cases()}
+    later = [[ODD, LAST], [ODD]]
+    outcome = run(
+        "w_further",
+        [by_id[FIRST]],
+        Rules(),
+        further=lambda: [by_id[name] for name in later.pop(0)] if later else (),
+    )
+    assert [result.case for result in outcome.results] == [FIRST, ODD, LAST, ODD]
+    assert outcome.problems == []
+    pids = note.read_text().split()
+    assert len(pids) > 1 and len(set(pids)) == 1
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_crash_costs_one_case_of_what_is_given_later(
+    site: Any, own_source: str, monkeypatch: pytest.MonkeyPatch, isolate: bool
+) -> None:
+    name = f"w_further_{isolate}".lower()
+    monkeypatch.syspath_prepend(site.folder)
+    site.add(name, backend=f"{own_source}{DEED}\nDEED = 'os._exit(3)'\n")
+    by_id = {case.id: case for case in all_cases()}
+    later = [[ODD, LAST], [ODD], [FIRST]]
+    outcome = run(
+        name,
+        [by_id[FIRST]],
+        Rules(),
+        isolate=isolate,
+        further=lambda: [by_id[name] for name in later.pop(0)] if later else (),
+    )
+    passed, crashed = Status.PASSED, Status.CRASHED
+    assert [result.case for result in outcome.results] == [FIRST, ODD, LAST, ODD, FIRST]
+    assert [result.status for result in outcome.results] == [passed, crashed, passed, crashed, passed]
+    assert outcome.problems == []
+
+
 def test_a_long_message_is_cut_in_the_middle(ended: Ended) -> None:
     status, message = second(ended("w_endless", "raise ValueError('begin' + 'x' * 3_000_000 + 'end')"))
     assert status is Status.FAILED
@@ -133,7 +176,7 @@ def test_nothing_is_left_where_the_run_itself_is_killed(
 
 
 def soon(holds: Callable[[], bool]) -> bool:
-    for _ in range(200):
+    for _ in range(1200):
         if holds():
             return True
         time.sleep(0.05)

@@ -1,9 +1,10 @@
-"""Several workers at once, each with a part of the cases: for backends that compile, whose time is the compiler's."""
+"""Several workers at once, which share the cases: for backends that compile, whose time is the compiler's."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,9 @@ from .case import Case
 from .execute import Rules
 from .results import Result
 from .runner import TIMEOUT_S, Outcome, Progress, Waiting, run
+
+LONG = ("models", "lifecycle")
+"""Begun first where there are several workers: a long check at the end would keep one busy and the others waiting."""
 
 
 def run_in_parts(
@@ -27,11 +31,15 @@ def run_in_parts(
 ) -> Outcome:
     """`runner.run` in `jobs` workers; results come in the order of `cases`.
 
-    Cases of one check stay together: they share what a backend compiles. What is measured for advice is measured when
-    all workers are done.
+    A worker gets the cases of one check, which share what a backend compiles, and the next check when those are done.
+    What is measured for advice is measured when all workers are done.
     """
-    parts = [part for part in _parts(cases, jobs) if part] or [[]]
+    checks = _checks(cases) if jobs > 1 else deque([cases])
     lock = threading.Lock()
+
+    def further() -> Sequence[Case]:
+        with lock:
+            return checks.popleft() if checks else ()
 
     def tell(result: Result) -> None:
         with lock:
@@ -41,11 +49,21 @@ def run_in_parts(
         with lock:
             waiting(case, seconds)
 
-    def work(part: Sequence[Case]) -> Outcome:
-        return run(backend, part, rules, isolate=isolate, timeout_s=timeout_s, progress=tell, waiting=wait)
+    def work(first: Sequence[Case]) -> Outcome:
+        return run(
+            backend,
+            first,
+            rules,
+            isolate=isolate,
+            timeout_s=timeout_s,
+            further=further,
+            progress=tell,
+            waiting=wait,
+        )
 
-    with ThreadPoolExecutor(len(parts)) as pool:
-        outcomes = list(pool.map(work, parts))
+    firsts = [further() for _ in range(min(jobs, len(checks)))]
+    with ThreadPoolExecutor(jobs) as pool:
+        outcomes = list(pool.map(work, firsts))
     found = {result.case: result for outcome in outcomes for result in outcome.results}
     results = [found[case.id] for case in cases if case.id in found]
     advice: list[str] = []
@@ -59,10 +77,7 @@ def run_in_parts(
     )
 
 
-def _parts(cases: Sequence[Case], jobs: int) -> list[list[Case]]:
-    """Checks are dealt out in turns, so that no worker gets all of the slow ones."""
-    parts: list[list[Case]] = [[] for _ in range(jobs)]
-    checks = itertools.groupby(cases, key=lambda case: case.id.split("/")[:2])
-    for number, (_, group) in enumerate(checks):
-        parts[number % jobs] += group
-    return parts
+def _checks(cases: Sequence[Case]) -> deque[Sequence[Case]]:
+    """The cases of each check, in the order in which they are to be begun."""
+    groups = [tuple(group) for _, group in itertools.groupby(cases, key=lambda case: case.id.split("/")[:2])]
+    return deque(sorted(groups, key=lambda group: group[0].capability not in LONG))

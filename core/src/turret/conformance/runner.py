@@ -50,6 +50,7 @@ class Outcome:
 
 Progress = Callable[[Result], None]
 Waiting = Callable[[str, float], None]
+Further = Callable[[], Sequence[Case]]
 
 
 def run(
@@ -61,6 +62,7 @@ def run(
     timeout_s: float = TIMEOUT_S,
     record: Path | None = None,
     advise: bool = False,
+    further: Further = lambda: (),
     progress: Progress = lambda result: None,
     waiting: Waiting = lambda case, seconds: None,
 ) -> Outcome:
@@ -68,7 +70,8 @@ def run(
 
     timeout_s: for one case, in seconds; then it is killed and counted as timed out. record: a folder for the script of
     the one case. advise: also measure which derived slot would gain most from being native; whatever comes of that
-    changes no verdict. waiting: told now and then which case is running for how many seconds.
+    changes no verdict. further: asked for more cases when all are done, again and again until there are none. waiting:
+    told now and then which case is running for how many seconds.
     """
     facts: dict[str, Any] | None = None
     results: list[Result] = []
@@ -76,7 +79,7 @@ def run(
     advice: list[str] = []
     left = [case.id for case in cases]
     while left:
-        batch = left[:1] if isolate else left
+        batch = left[:1] if isolate else left.copy()
         worker = Worker(backend, batch, rules, record)
         done = 0
         try:
@@ -89,6 +92,11 @@ def run(
                     done += 1
                 elif kind == "waiting":
                     waiting(*told)
+                elif kind == "idle":
+                    more = [] if isolate else [case.id for case in further()]
+                    batch += more
+                    left += more
+                    worker.give(more)
                 elif worker.is_open:
                     count = "all cases" if done == len(batch) else f"{done} of {len(batch)} cases"
                     refused = f"it did not close: {told}" if done == len(batch) else told
@@ -101,7 +109,7 @@ def run(
                     return Outcome(facts=facts, results=results, problems=problems, advice=advice)
         finally:
             worker.end()
-        left = left[max(done, 1) :]
+        left = left[max(done, 1) :] or [case.id for case in further()]
     # a slot that fails may well raise when it is timed
     if advise and not any(result.status.bad for result in results):
         advice = _advice(backend, rules)
@@ -154,8 +162,8 @@ class Worker:
     def answers(self, timeout_s: float, *, opening_s: float | None = None) -> Iterator[tuple[str, Any]]:
         """What it said and what became of it, as (kind, value).
 
-        opened: facts. refused: why the backend does not open or close. result: a Result. advice: lines. waiting: the
-        running case and for how many seconds. broken off: what happened to the process.
+        opened: facts. refused: why the backend does not open or close. result: a Result. idle: it waits for `give`.
+        advice: lines. waiting: the running case and for how many seconds. broken off: what happened to the process.
         """
         running: str | None = None
         closing, closed, waited = False, False, 0.0
@@ -201,6 +209,8 @@ class Worker:
                 self.is_open = True
                 self._native |= set(told["opened"]["native"])
                 yield "opened", told["opened"]
+            elif "idle" in told:
+                yield "idle", None
             elif "refused" in told:
                 yield "refused", told["refused"]
                 return
@@ -210,6 +220,13 @@ class Worker:
                 closing = True
             elif "closed" in told:
                 closed = True
+
+    def give(self, cases: Sequence[str]) -> None:
+        """Answers that it is idle: what it is to run now, nothing for the end."""
+        stream: IO[bytes] = self._process.stdin  # type: ignore[assignment]  # it is a pipe
+        with contextlib.suppress(OSError, ValueError):  # it died, and the stream may be closed: its answers end
+            stream.write(json.dumps(cases).encode() + b"\n")
+            stream.flush()
 
     def end(self) -> None:
         """Kills what is left of the process and of what it started."""

@@ -130,18 +130,22 @@ def open_session(spec: str) -> Iterator[Session]:
             opened.backend.close()
 
 
-def serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
-    """Runs the request's cases in order and tells how each went."""
+def serve(request: dict[str, Any], tell: Callable[..., None], further: Callable[[], list[str]]) -> None:
+    """Runs the request's cases in order, then those that there are further, and tells how each went."""
     rules = Rules(**request["rules"])
     by_id = {case.id: case for case in all_cases()}
     try:
         with open_session(request["backend"]) as session:
             tell(opened=asdict(session.facts()))
-            for name in request["cases"]:
-                tell(start=name)
-                case, folder = by_id[name], request["record"]
-                result = session.record(case, rules, Path(folder)) if folder else session.run(case, rules)
-                tell(result=result.as_json())
+            names, folder = request["cases"], request["record"]
+            while names:
+                for name in names:
+                    tell(start=name)
+                    case = by_id[name]
+                    result = session.record(case, rules, Path(folder)) if folder else session.run(case, rules)
+                    tell(result=result.as_json())
+                tell(idle=True)
+                names = further()
             if request["advise"]:
                 tell(advice=session.advice())
             tell(closing=True)

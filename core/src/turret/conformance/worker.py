@@ -2,8 +2,9 @@
 
 Started by file name in a session of its own, with a JSON request as a line on stdin; ends with all that it started when
 stdin ends. Answers on the stdout it was started with, one JSON object a line:
-{"opened": facts}, or {"refused": reason}; {"start": id} and {"result": result} for each case; {"advice": lines} where
-it was asked for; {"closing": true}, and {"closed": true}, or {"refused": reason} once more.
+{"opened": facts}, or {"refused": reason}; {"start": id} and {"result": result} for each case; {"idle": true} when there
+is none left, and waits for a line with a list of ids, empty for none; {"advice": lines} where it was asked for;
+{"closing": true}, and {"closed": true}, or {"refused": reason} once more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -25,7 +27,8 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    further: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(lifeline, further), daemon=True).start()
     sys.path[:] = request["path"]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
@@ -41,18 +44,21 @@ def main() -> None:
 
     from turret.conformance.session import serve
 
-    serve(request, tell)
+    serve(request, tell, further.get)
     answers.close()
     with contextlib.suppress(AttributeError, OSError, ValueError):  # a backend may have closed it
         sys.stderr.flush()
     os._exit(0)
 
 
-def _end_with(lifeline: int) -> None:
-    """Waits until the process that asked is gone, however it ended, and takes all of this session along."""
+def _listen(lifeline: int, further: queue.SimpleQueue[list[str]]) -> None:
+    """Passes on what else is to be run; when the process that asked is gone, takes all of this session along."""
+    heard = b""
     with contextlib.suppress(OSError):
-        while os.read(lifeline, 1):
-            pass
+        while part := os.read(lifeline, 1 << 16):
+            *lines, heard = (heard + part).split(b"\n")
+            for line in lines:
+                further.put(json.loads(line))
         if sys.platform == "win32":
             os._exit(1)
         os.killpg(0, signal.SIGKILL)
