@@ -53,6 +53,7 @@ conformance: .venv/ready-dev forget
 	$(BIN)/turret conformance $$each --jobs $(JOBS) --timeout-s 300 || exit 1; done
 	$(COMPILED) $(BIN)/turret conformance tpu:cpu -k 'not lifecycle/*' --jobs $(JOBS) --timeout-s 300
 	$(BIN)/turret conformance tpu:cpu --capability lifecycle --jobs $(JOBS) --timeout-s 300
+	$(BIN)/turret conformance tpu:interpret --capability flash_attention --jobs $(JOBS) --timeout-s 300
 	$(EMULATED) TURRET_EMULATED_ORDER=all $(BIN)/turret conformance cuda:emulated --jobs $(JOBS) --timeout-s 300
 	$(call HUNT_ALL,--one-each)
 

@@ -22,13 +22,16 @@ def has_tpu() -> bool:
     return NO_TPU not in (why_not("") or "")
 
 
-def test_the_cpu_device_works() -> None:
-    assert why_not("cpu") is None
+@pytest.mark.parametrize("word", ["cpu", "interpret"])
+def test_the_cpu_device_works(word: str) -> None:
+    assert why_not(word) is None
 
 
-@pytest.mark.parametrize("word", ["gpu", "CPU", "-1", "1.0", "cpu:0", "²", " "])
+@pytest.mark.parametrize(
+    "word", ["gpu", "CPU", "-1", "1.0", "cpu:0", "²", " ", "Interpret", "interpreted", "interpret:0"]
+)
 def test_an_unknown_device_is_refused_with_the_grammar(word: str) -> None:
-    with pytest.raises(BackendUnavailable, match=r"tpu has no device .*tpu:1.*tpu:cpu"):
+    with pytest.raises(BackendUnavailable, match=r"tpu has no device .*tpu:1.*tpu:cpu.*tpu:interpret"):
         TpuBackend(word)
 
 
@@ -106,12 +109,35 @@ def test_probing_for_a_tpu_prints_nothing(run_code: Run) -> None:
 
 def test_auto_never_takes_the_stand_in() -> None:
     (info,) = turret_backends()
-    assert info.stand_in_devices == {"cpu"}
+    assert info.stand_in_devices == {"cpu", "interpret"}
 
 
-def test_what_is_declared_native_is_native(backend: TpuBackend) -> None:
+def test_the_device_that_interprets_says_so(backend: TpuBackend) -> None:
+    names = [each.capabilities().required.storage.device().name for each in (backend, TpuBackend("interpret"))]
+    assert ["interpreting Pallas" in name for name in names] == [False, True]
+
+
+@pytest.mark.parametrize("word", ["cpu", "interpret"])
+def test_pallas_is_loaded_only_where_its_kernels_run(run_code: Run, word: str) -> None:
+    done = run_code(
+        f"""
+        import sys
+        import numpy as np
+        from turret_tpu.backend import TpuBackend
+        np.random.seed(3)
+        before = np.random.get_state()[1].tobytes()
+        TpuBackend({word!r})
+        assert ("jax.experimental.pallas" in sys.modules) == ({word!r} == "interpret")
+        assert np.random.get_state()[1].tobytes() == before
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("word", ["cpu", "interpret"])
+def test_what_is_declared_native_is_native(word: str) -> None:
     (info,) = turret_backends()
-    table = backend.capabilities()
+    table = TpuBackend(word).capabilities()
     native = {name for name in type(table).__dataclass_fields__ if getattr(table, name) is not None} - {"required"}
     assert native == info.provides
     assert table.required.storage.device().dtypes == info.dtypes

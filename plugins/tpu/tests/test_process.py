@@ -49,6 +49,16 @@ def test_a_users_own_64_bit_mode_neither_changes_nor_widens_results(run_code: Ru
         assert (s.dtype_of(loss), s.dtype_of(gradient)) == ("float32", "float32")
         q = s.full((1, 2, 2, 4), 0.5, dtype="float32")
         assert [s.dtype_of(y) for y in tools.causal_attention.attend(q, q, q, scale=0.5, offset=0)] == ["float32"] * 2
+        for device in ("tpu:cpu", "tpu:interpret"):
+            flash = open_backend(device).tools.flash_attention
+            saved = flash.attend(q, q, q, scale=0.5, offset=0)
+            got = [*saved, *flash.attend_vjp(q, q, q, q, saved, scale=0.5, offset=0)]
+            assert [s.dtype_of(y) for y in got] == ["float32"] * 6
+        weight = s.full((3, 64), 0.5, dtype="float32")
+        for scales in ("float32", "dynamic"):
+            packed = tools.quantized_linear.pack(weight, block=64, scales=scales)
+            assert s.dtype_of(packed.codes) == "uint8"
+            assert s.dtype_of(tools.quantized_linear.linear(weight, packed, None)) == "float32"
         zero, rate = s.full((3, 4), 0.0, dtype="float32"), s.full((), 0.1, dtype="float32")
         done = tools.adam.update((x,), (x,), (zero,), (zero,), lr=rate, correction1=rate, correction2=rate,
                                  betas=(0.9, 0.99), eps=1e-8, decay=(0.1,), max_norm=1.0, donate=False)

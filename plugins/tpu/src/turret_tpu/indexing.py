@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from turret.spi import Host
+
 from .arrays import X, like, wide
 from .library import lax
 from .place import Place
@@ -20,7 +22,7 @@ class TpuIndexing:
         self._place = place
 
     def gather_rows(self, table: X, ids: X, /) -> X:
-        return self._place.run(_gather_rows, table, ids)
+        return self._place.run(gather_rows, table, ids)
 
     def gather_last(self, x: X, ids: X, /) -> X:
         return self._place.run(gather_last, x, ids)
@@ -35,7 +37,7 @@ class TpuIndexing:
 
 
 @program()
-def _gather_rows(table: X, ids: X) -> X:
+def gather_rows(table: X | Host, ids: X) -> X:
     if 0 in ids.shape:
         return lax.full((*ids.shape, *table.shape[1:]), 0, table.dtype)
     numbers = lax.GatherDimensionNumbers(

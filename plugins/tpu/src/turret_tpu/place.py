@@ -8,7 +8,7 @@ from typing import NoReturn, TypeVar
 from turret.spi import CaptureError, OpenedHere, OutOfMemory
 
 from .library import jax
-from .programs import Program
+from .programs import ANY, SMALL, Program
 
 R = TypeVar("R")
 
@@ -20,12 +20,15 @@ READS = (
 
 
 class Place:
-    """Programs run in the process that opened the device only, and fail with turret's errors."""
+    """Programs run in the process that opened the device only, and fail with turret's errors.
 
-    def __init__(self, device: jax.Device, spec: str) -> None:
-        self.device, self.spec = device, spec
+    interpret: Pallas kernels are interpreted; a CPU runs them in no other way.
+    """
+
+    def __init__(self, device: jax.Device, spec: str, *, interpret: bool = False) -> None:
+        self.device, self.spec, self.interpret = device, spec, interpret
         self._here = OpenedHere(spec)
-        self._compiles_here = device.platform == "cpu"
+        self._quick = (ANY if interpret else SMALL) if device.platform == "cpu" else 0
 
     def run(self, program: Callable[..., R], /, *operands: object, **options: object) -> R:
         """The program's result.
@@ -34,7 +37,7 @@ class Place:
         """
         self._here.check()
         if isinstance(program, Program):
-            program = program.fitting(operands, options, quickly=self._compiles_here)
+            program = program.fitting(operands, options, quick=self._quick)
         try:
             return program(*operands, **options)
         except jax.errors.JaxRuntimeError as error:

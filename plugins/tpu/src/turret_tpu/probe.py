@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-DEVICES = "nothing for the first TPU, its number (tpu:1), or cpu for PJRT's CPU device (tpu:cpu)"
+DEVICES = (
+    "nothing for the first TPU, its number (tpu:1), cpu for PJRT's CPU device (tpu:cpu), or interpret for that device "
+    "with the Pallas kernels of a TPU interpreted on it (tpu:interpret, slow)"
+)
+ON_CPU = ("cpu", "interpret")
 OLDEST_JAX = (0, 8)
 INSTALL = "pip install 'core[tpu]'"
 
 
 def unknown_device(device: str) -> str | None:
     """The reason why `device` names nothing, or None."""
-    if device in ("", "cpu") or (device.isascii() and device.isdigit()):
+    if device in ("", *ON_CPU) or (device.isascii() and device.isdigit()):
         return None
     return f"tpu has no device {device!r}; wanted {DEVICES}"
 
@@ -27,7 +31,7 @@ def find(device: str) -> Any:
     if jax.__version_info__[:2] < OLDEST_JAX:
         oldest = ".".join(map(str, OLDEST_JAX))
         return f"jax {jax.__version__} is too old, wanted {oldest} or newer; run: pip install -U jax"
-    platform, number = ("cpu", 0) if device == "cpu" else ("tpu", int(device or 0))
+    platform, number = ("cpu", 0) if device in ON_CPU else ("tpu", int(device or 0))
     try:
         found = jax.local_devices(backend=platform)
     except RuntimeError as error:
@@ -64,5 +68,6 @@ def _absent(platform: str, device: str, said: str) -> str:
     spec = f"tpu:{device}" if device else "tpu"
     return (
         f"{spec!r} needs a TPU and its library libtpu, and JAX finds none ({first}); on a machine with a TPU run: "
-        f"{INSTALL} 'jax[tpu]'; `tpu:cpu` tries the same backend on this machine's CPU"
+        f"{INSTALL} 'jax[tpu]'; `tpu:cpu` tries the same backend on this machine's CPU, and `tpu:interpret` its Pallas "
+        f"kernels too, slowly"
     )

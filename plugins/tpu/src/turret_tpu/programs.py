@@ -17,6 +17,7 @@ MOST, MOST_QUICK = 256, 512
 # Elements of all operands up to which XLA's CPU compiler does without its optimizer: a half to a quarter of the time to
 # compile, some ten microseconds more a call.
 SMALL = 2048
+ANY = 1 << 62  # where only whether kernels are right is asked, and not how fast
 QUICKLY: dict[str, bool | str] = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": False}
 
 
@@ -36,10 +37,10 @@ class Program:
         self._part = self.jitted()
 
     def __call__(self, *operands: Any, **options: Any) -> Any:
-        return self.fitting(operands, options, quickly=False)(*operands, **options)
+        return self.fitting(operands, options, quick=0)(*operands, **options)
 
-    def fitting(self, operands: tuple[Any, ...], options: dict[str, Any], *, quickly: bool) -> Callable[..., Any]:
-        """This program for operands of these shapes. quickly: small ones may do without XLA's optimizer."""
+    def fitting(self, operands: tuple[Any, ...], options: dict[str, Any], *, quick: int) -> Callable[..., Any]:
+        """This program for operands of these shapes; up to `quick` elements it does without XLA's optimizer."""
         if _trace() != NOTHING:
             return self._part
         size = 0
@@ -50,7 +51,7 @@ class Program:
                 signature.append((x.shape, x.dtype))
             else:
                 signature.append(type(x))
-        make = _quick if quickly and 0 < size <= SMALL else _thorough
+        make = _quick if 0 < size <= quick else _thorough
         return make(self, *signature, *options.values())
 
     def jitted(self, **compiling: Any) -> Callable[..., Any]:

@@ -24,13 +24,13 @@ class TpuReduction:
         return self._place.run(_sum, x, axes=_axes(axis, x.ndim), keepdims=keepdims)
 
     def mean(self, x: X, /, *, axis: Axis, keepdims: bool = False) -> X:
-        return self._place.run(_mean, x, axes=_axes(axis, x.ndim), keepdims=keepdims)
+        return self._place.run(mean, x, axes=_axes(axis, x.ndim), keepdims=keepdims)
 
     def max(self, x: X, /, *, axis: Axis, keepdims: bool = False) -> X:
         axes = _axes(axis, x.ndim)
         if any(x.shape[a] == 0 for a in axes):
             raise ShapeError(f"max over an empty axis: shape {x.shape}, axis {axis}; wanted at least one element")
-        return self._place.run(_max, x, axes=axes, keepdims=keepdims)
+        return self._place.run(maximum, x, axes=axes, keepdims=keepdims)
 
     def argmax(self, x: X, /, *, axis: int, keepdims: bool = False) -> X:
         return self._place.run(_argmax, x, axes=_axes(axis, x.ndim), keepdims=keepdims)
@@ -50,13 +50,13 @@ def _sum(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
 
 
 @program("axes", "keepdims")
-def _mean(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
+def mean(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
     count = math.prod(x.shape[a] for a in axes)
     return _kept(like(div(lax.reduce_sum(wide(x), axes), float(count)), x), axes, keepdims)
 
 
 @program("axes", "keepdims")
-def _max(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
+def maximum(x: X, *, axes: tuple[int, ...], keepdims: bool) -> X:
     greatest = lax.reduce_max(x, axes)
     if x.dtype == FLOAT32 or x.dtype in HALF:  # XLA's CPU compiler drops NaN on long rows
         greatest = lax.select(lax.reduce_or(lax.ne(x, x), axes), lax.full_like(greatest, math.nan), greatest)

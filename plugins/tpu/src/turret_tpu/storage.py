@@ -21,7 +21,7 @@ class TpuStorage:
         self._full = program("shape", "dtype", out=here)(_full)
         self._arange = program("stop", out=here)(_arange)
         self._device = Device(
-            name=f"JAX {jax.__version__}, {place.device.device_kind}",
+            name=f"JAX {jax.__version__}, {place.device.device_kind}" + ", interpreting Pallas" * place.interpret,
             kind=str(place.device.platform) if place.device.platform == "cpu" else f"tpu:{place.device.id}",
             dtypes=frozenset(DTYPES),
             flushes_subnormals=self._flushes_subnormals(),
