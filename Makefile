@@ -79,6 +79,7 @@ bench: .venv/ready-bench
 	$(BIN)/python benchmarks/flash_attention.py --json
 	$(BIN)/python benchmarks/nf4_linear.py --json
 	$(BIN)/python benchmarks/step_memory.py --json
+	$(BIN)/python benchmarks/paged_adam.py --json
 
 wheels: .venv/ready-dev
 	rm -rf dist $(DISTRIBUTIONS:=/build)
