@@ -41,7 +41,7 @@ def test_a_gradient_comes_back_in_the_format_of_its_parameter(backend: OpenBacke
     np.testing.assert_allclose(found.numpy(), 2 * p.numpy(), rtol=2**-10)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "half", ""])
+@pytest.mark.parametrize("dtype", ["int32", "half", "", ["float16"], 16])
 def test_a_format_that_is_none_is_refused(backend: OpenBackend, dtype: str) -> None:
     with pytest.raises(ConfigError, match="wanted one of bfloat16, float16, float32, float64"), computing(dtype):  # type: ignore[arg-type]
         pass

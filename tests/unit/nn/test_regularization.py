@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,12 +68,36 @@ def test_attention_drops_probabilities_and_not_values(backend: OpenBackend, line
         assert (found[parameter].numpy() * step).sum() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-3, abs=1e-3)
 
 
-def test_linear_memory_draws_for_a_few_rows_at_a_time(plain: OpenBackend) -> None:
-    stream = RandomStream(1)
-    q = tensor(RNG.standard_normal((1, 2 * ROWS + 3, 1, 2)).astype(np.float32))
-    with dropping(stream):
+def test_both_forms_of_attention_drop_the_same(backend: OpenBackend) -> None:
+    """Masks are drawn for a few rows at a time, whichever way, so that a resumed run may change the form."""
+    q, k, v = (tensor(RNG.standard_normal((1, 2 * ROWS + 3, 2, 2)).astype(np.float32)) for _ in range(3))
+    outs = []
+    for linear_memory in (False, True):
+        stream = RandomStream(1)
+        with dropping(stream):
+            outs.append(dropped_attention(q, k, v, scale=1.0, rate=0.5, linear_memory=linear_memory).numpy())
+        assert stream.counter == 3
+    np.testing.assert_allclose(*outs, rtol=2e-5, atol=2e-6)
+
+
+def test_dropped_attention_outside_of_dropping_is_refused(backend: OpenBackend) -> None:
+    q = tensor(np.ones((1, 3, 1, 2), np.float32))
+    with pytest.raises(ConfigError, match="outside of `dropping`"):
         dropped_attention(q, q, q, scale=1.0, rate=0.5, linear_memory=True)
-    assert stream.counter == 3
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan, "a", None])
+def test_dropout_refuses_a_rate_out_of_range_and_draws_nothing(backend: OpenBackend, rate: Any) -> None:
+    stream, x = RandomStream(0), tensor(np.ones(3, np.float32))
+    with dropping(stream), pytest.raises(ConfigError, match="below 1"):
+        dropout(x, rate)
+    assert stream.counter == 0
+
+
+@pytest.mark.parametrize("stream", ["x", 0, np.random.default_rng(0)])
+def test_dropping_wants_a_stream(stream: Any) -> None:
+    with pytest.raises(ConfigError, match=r"wanted a turret\.tensor\.RandomStream"), dropping(stream):
+        pass
 
 
 @pytest.mark.parametrize("form", ["materialized", "flash"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from turret.registry import OpenBackend, use_backend
-from turret.spi import ConfigError, GraphError
+from turret.spi import ConfigError, GraphError, ShapeError
 from turret.tensor import Parameter, RandomStream, Tensor, backward, checkpoint, ops, tensor
 
 RNG = np.random.default_rng(11)
@@ -95,6 +97,28 @@ def test_masks_are_the_words_of_philox_on_every_backend() -> None:
         with use_backend(spec):
             stream = RandomStream(9, counter=2)
             np.testing.assert_array_equal(stream.bernoulli(0.7, 4, 25).numpy(), want, err_msg=spec)
+
+
+def test_a_function_may_make_its_own_stream(backend: OpenBackend) -> None:
+    x = Parameter(VALUES)
+    y = checkpoint(lambda x: x * RandomStream(5).uniform(*x.shape), x)
+    np.testing.assert_array_equal(gradient(x, y), RandomStream(5).uniform(6, 5).numpy())
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "a", None, True, 1 << 64])
+@pytest.mark.parametrize("which", ["seed", "counter"])
+def test_a_stream_of_no_number_is_refused(backend: OpenBackend, which: str, number: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{which} .*0 <= {which} < 2\*\*64"):
+        RandomStream(**{"seed": 1, which: number})
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2.5,), ("a",), (3, True), (None,)])
+def test_a_shape_that_is_none_is_refused_and_draws_nothing(backend: OpenBackend, shape: Any) -> None:
+    stream = RandomStream(1)
+    for draw in (stream.uniform, stream.normal, lambda *s: stream.bernoulli(0.5, *s)):
+        with pytest.raises(ShapeError, match="sizes of at least 0"):
+            draw(*shape)
+    assert stream.counter == 0
 
 
 def test_a_checkpoint_sees_the_context_of_its_first_run(plain: OpenBackend) -> None:

@@ -57,7 +57,8 @@ class LanguageModel(Module, ABC):
         """Chooses how training trades time for memory; the function and its parameters stay what they are.
 
         attention: "flash" keeps no probabilities; a step's bits may differ from "materialized". checkpointing: "block"
-        runs every block's forward pass a second time during the backward pass, with the same bits.
+        runs every block's forward pass a second time during the backward pass, with the same bits. A step that was
+        captured before keeps the way it was captured with.
         Raises: ConfigError for another word.
         """
         check_memory(attention, checkpointing)
@@ -70,7 +71,8 @@ class LanguageModel(Module, ABC):
     def regularize(self, *, attention: float = 0.0, residual: float = 0.0, embedding: float = 0.0) -> Self:
         """Sets the rates of dropout: of attention probabilities, of what blocks add, and of the embedded tokens.
 
-        They work inside `turret.nn.dropping` alone: a model that is asked is never dropped from.
+        They work inside `turret.nn.dropping` alone: a model that is asked is never dropped from. A step that was
+        captured before keeps the rates it was captured with.
         Raises: ConfigError for a rate outside 0 <= rate < 1; nothing is changed then.
         """
         for what, rate in (("attention", attention), ("residual", residual), ("embedding", embedding)):

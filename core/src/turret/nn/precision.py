@@ -8,8 +8,9 @@ from contextvars import ContextVar
 
 from turret.spi import FLOATS, ConfigError, DType
 from turret.tensor import Tensor
+from turret.tensor.tracing import shapes_programs
 
-_format: ContextVar[DType | None] = ContextVar("turret_computing", default=None)
+_format: ContextVar[DType | None] = shapes_programs(ContextVar("turret_computing", default=None))
 
 
 @contextlib.contextmanager
@@ -17,10 +18,11 @@ def computing(dtype: DType | None) -> Iterator[None]:
     """Layers inside compute in `dtype`: activations and products have it, parameters and their gradients do not.
 
     Statistics of norms, softmax and every sum stay float32 inside the operations. None, as outside: the format of the
-    parameters. Source: Micikevicius et al. 2018, section 3.1 (a master copy of weights).
+    parameters. A generator must not yield inside: its caller would be inside as well.
+    Source: Micikevicius et al. 2018, section 3.1 (a master copy of weights).
     Raises: ConfigError for what is no float format.
     """
-    if dtype is not None and dtype not in FLOATS:
+    if dtype is not None and (not isinstance(dtype, str) or dtype not in FLOATS):
         raise ConfigError(f"computing in {dtype!r}; wanted one of {', '.join(sorted(FLOATS))}")
     token = _format.set(dtype)
     try:

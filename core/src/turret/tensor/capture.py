@@ -19,7 +19,7 @@ from turret.spi import BackendMismatch, CaptureError, DType, OutOfMemory, Shape
 from .arguments import Arguments, Results, Signature
 from .graph import Native, is_recording
 from .random import Draw
-from .tracing import Stateful, explanation, line_of, tracing
+from .tracing import Stateful, ambient, explanation, line_of, tracing
 from .value import Parameter, Tensor
 
 P = ParamSpec("P")
@@ -41,9 +41,11 @@ def capture(step: Callable[P, R], *, state: Sequence[Stateful] = (), enabled: bo
     """`step` as one program of the device wherever the backend compiles; elsewhere it simply runs.
 
     step: takes and returns Tensors, in tuples, lists and dicts as it likes; numbers and strings among its arguments
-    are part of the program, each new value compiles anew. state: the modules, optimizers and caches whose tensors it
-    reads or changes. Their arrays become inputs and outputs of the program, those that it replaces are given to the
-    device: arrays taken from them before a call must not be used after it. What comes out has no graph.
+    are part of the program, each new value compiles anew, as does another context (`dropping`, `computing`); what else
+    it reads of Python, such as the rates of a model, stays as it was at the first call. state: the modules, optimizers
+    and caches whose tensors it reads or changes. Their arrays become inputs and outputs of the program, those that it
+    replaces are given to the device: arrays taken from them before a call must not be used after it. What comes out
+    has no graph.
     enabled=False runs the step operation by operation.
 
     The step must not read values on the host, branch on them, or keep tensors: CaptureError names the line.
@@ -60,13 +62,14 @@ def capture(step: Callable[P, R], *, state: Sequence[Stateful] = (), enabled: bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a program was made for: the arguments, the state's tensors, which arguments are among these, and where."""
+    """What a program was made for: arguments, the state's tensors, which arguments are among these, where, in what."""
 
     arguments: Signature
     state: Signature
     links: tuple[int | None, ...]
     backend: OpenBackend
     recording: bool
+    ambient: tuple[object, ...]
 
 
 class Captured(Generic[P, R]):
@@ -108,7 +111,14 @@ class Captured(Generic[P, R]):
         state = tuple((id(t), t.shape, t.dtype, t.requires_grad) for t in held)
         places = {id(t): i for i, t in enumerate(held)}
         links = tuple(places.get(id(t)) for t in arguments.tensors)
-        key = Key(arguments=arguments.signature, state=state, links=links, backend=backend, recording=is_recording())
+        key = Key(
+            arguments=arguments.signature,
+            state=state,
+            links=links,
+            backend=backend,
+            recording=is_recording(),
+            ambient=ambient(),
+        )
         program = self._programs.get(key)
         made = program is None
         if program is None:
@@ -366,6 +376,8 @@ def _with_line(error: CaptureError, step: Callable[..., object]) -> CaptureError
 def _cause(keys: list[Key]) -> str:
     """Which part of the calls differs, in words."""
     if len({key.arguments for key in keys}) == 1:
+        if len({key.ambient for key in keys}) == len(keys):
+            return "its context (such as the stream of `dropping`) changes from call to call; keep one"
         return "the tensors of its state change from call to call; keep modules, optimizers and caches as they are"
     columns: dict[object, dict[object, None]] = {}  # a dict keeps the order of the calls
     for key in keys:

@@ -62,20 +62,22 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`fn(*inputs)` whose inside graph is dropped and rebuilt during backward: one more forward for less memory.
 
     fn must be deterministic and may use parameters freely; any other tensor with a graph must come in as an input. What
-    it draws from a RandomStream is drawn again, and it sees the context variables of the first run. In a captured step
-    the second run waits for the gradient, so that a compiler cannot merge it with the first.
-    Source: Chen et al. 2016, section 4.
+    it draws from a RandomStream in its own thread is drawn again, and it sees the context variables of the first run.
+    In a captured step the float inputs of the second run wait for the gradient, so that a compiler cannot merge it with
+    the first. Source: Chen et al. 2016, section 4.
 
     Raises: GraphError where fn closes over a tensor of the outer graph, or where the rebuilt graph differs.
     """
+    if not callable(fn):
+        raise GraphError(f"checkpoint got {type(fn).__name__}; wanted a function of the tensors that follow")
     if inputs:
         same_backend("checkpoint", *inputs)
     if not is_recording():
-        return fn(*inputs)
+        return _require_tensor(fn(*inputs))
     tape, context = Tape(), contextvars.copy_context()
     with tape.recording():
         inside, leaves = _run(fn, inputs)
-    first, shape = inside.output, inside.output.shape
+    first, made = inside.output, (inside.output.shape, inside.output.dtype)
     for mine, theirs in zip(inside.inputs, inputs, strict=True):
         if first is mine:
             return theirs
@@ -87,8 +89,13 @@ def checkpoint(fn: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         again, found = context.copy().run(_replay, tape, fn, given)
         if [id(p) for p in found] != [id(p) for p in leaves]:
             raise GraphError("checkpoint: fn used other parameters when it ran again; it must be deterministic")
-        if again.output.shape != shape:
-            raise GraphError(f"checkpoint: fn gave shape {again.output.shape} when it ran again and {shape} at first")
+        if again.output.node is None:
+            raise GraphError("checkpoint: fn gave a tensor without a graph when it ran again; it must be deterministic")
+        if (again.output.shape, again.output.dtype) != made:
+            shape, dtype = again.output.shape, again.output.dtype
+            raise GraphError(
+                f"checkpoint: fn gave shape {shape}, {dtype} when it ran again and {made[0]}, {made[1]} at first"
+            )
         gradients = backward(again.output, Tensor(dy, again.output.backend, again.output.dtype))
         pairs = zip((*again.inputs, *leaves), needs, strict=True)
         return tuple(gradients.native(leaf) if need else None for leaf, need in pairs)
@@ -102,13 +109,21 @@ def _replay(tape: Tape, fn: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -
 
 
 def _after(dy: Native, x: Tensor) -> Tensor:
-    """x, as a value that depends on the gradient: bits of x unless dy begins with NaN, and then all is lost anyway."""
+    """x, as a value that depends on the gradient: a number made of it equals itself, which no compiler relies on."""
     if x.dtype not in FLOATS or 0 in dy.shape:
         return x
     tools = x.backend.tools
     first = tools.layout.reshape(tools.layout.slice(dy, (0,) * len(dy.shape), (1,) * len(dy.shape)), ())
-    tied = tools.elementwise.where(tools.elementwise.equal(first, first), x.value, math.nan)
+    choose, equal = tools.elementwise.where, tools.elementwise.equal
+    number = choose(equal(first, first), first, 0.0)  # NaN or not, this is none
+    tied = choose(equal(number, number), x.value, math.nan)
     return Tensor(tied, x.backend, x.dtype, requires_grad=x.requires_grad)
+
+
+def _require_tensor(output: object) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise GraphError(f"checkpoint: fn returned {type(output).__name__}; wanted one Tensor")
+    return output
 
 
 class _Inside:
@@ -124,9 +139,7 @@ def _run(fn: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[_Inside
     mark = next_serial()
     cut = tuple(Tensor(t.value, t.backend, t.dtype, requires_grad=t.requires_grad) for t in inputs)
     with enable_grad():
-        output = fn(*cut)
-    if not isinstance(output, Tensor):
-        raise GraphError(f"checkpoint: fn returned {type(output).__name__}; wanted one Tensor")
+        output = _require_tensor(fn(*cut))
     known = {id(t) for t in cut}
     return _Inside(cut, output), _leaves(output, known, mark)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from turret.registry import OpenBackend, current
-from turret.spi import ConfigError, DType, GraphError, Shape
+from turret.spi import ConfigError, DType, GraphError, Shape, ShapeError
 
 from .graph import Native
 from .tracing import capturing
@@ -26,8 +26,9 @@ class RandomStream:
     """
 
     def __init__(self, seed: int, *, backend: OpenBackend | None = None, counter: int = 0) -> None:
-        if seed < 0 or counter < 0:
-            raise ConfigError(f"a random stream got seed {seed} and counter {counter}; wanted both at least 0")
+        for name, number in (("seed", seed), ("counter", counter)):
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 64:
+                raise ConfigError(f"a random stream got {name} {number!r:.80}; wanted an int, 0 <= {name} < 2**64")
         self.seed, self.counter = seed, counter
         self.backend = backend or current()
 
@@ -46,11 +47,23 @@ class RandomStream:
         return self._next(Draw(stream=self, kind="bernoulli", shape=shape, probability=probability))
 
     def _next(self, draw: Draw) -> Tensor:
-        playing = _playing.get()
-        drawn = _fresh(draw) if playing is None else playing.next(draw)
+        for size in draw.shape:
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise ShapeError(f"{draw.kind} got the shape {draw.shape!r:.80}; wanted sizes of at least 0")
+        playing, tracing = _playing.get(), capturing()
+        if playing is not None:
+            drawn = playing.next(draw)
+            value = drawn.draw.at(drawn.counter) if drawn.value is None else drawn.value
+        elif tracing is not None:
+            value = tracing.draw(draw)
+            drawn = _Drawn(draw=draw, counter=self.counter, value=value)
+        else:
+            value = draw.at(self.counter)
+            drawn = _Drawn(draw=draw, counter=self.counter)
+            self.counter += 1
         for tape in _taping.get():
             tape.append(drawn)
-        return Tensor(drawn.draw.at(drawn.counter) if drawn.value is None else drawn.value, self.backend, draw.dtype)
+        return Tensor(value, self.backend, draw.dtype)
 
     def held_tensors(self) -> Iterable[Tensor]:
         """None: its state is a count on the host."""
@@ -82,9 +95,9 @@ class Draw:
 
     def make(self) -> Native:
         """The stream's next numbers."""
-        counter = self.stream.counter
+        made = self.at(self.stream.counter)
         self.stream.counter += 1
-        return self.at(counter)
+        return made
 
     def at(self, counter: int) -> Native:
         """These numbers as the draw number `counter` of the stream."""
@@ -93,6 +106,13 @@ class Draw:
             return tools.random.normal(self.shape, key=stream.seed, counter=counter)
         uniform = tools.random.uniform(self.shape, key=stream.seed, counter=counter)
         return uniform if self.kind == "uniform" else tools.elementwise.less(uniform, self.probability)
+
+    def is_like(self, other: Draw) -> bool:
+        """Whether both give the same numbers at the same counter."""
+        mine, its = self.stream, other.stream
+        return (mine.seed, self.kind, self.shape, self.probability, mine.backend) == (
+            *(its.seed, other.kind, other.shape, other.probability, its.backend),
+        )
 
     def placeholder(self) -> Native:
         """Zeros, where only the shape counts."""
@@ -149,7 +169,7 @@ class _Player:
 
     def next(self, wanted: Draw) -> _Drawn:
         drawn = self._drawn[self._count] if self._count < len(self._drawn) else None
-        if drawn is None or drawn.draw != wanted:
+        if drawn is None or not drawn.draw.is_like(wanted):
             raise GraphError(
                 f"draw {self._count + 1} of a function that ran again is {wanted.kind} {wanted.shape}, which the first "
                 f"run did not draw there; it must draw the same numbers in the same order"
@@ -167,12 +187,3 @@ class _Player:
 
 _taping: ContextVar[tuple[list[_Drawn], ...]] = ContextVar("turret_taping", default=())
 _playing: ContextVar[_Player | None] = ContextVar("turret_playing", default=None)
-
-
-def _fresh(draw: Draw) -> _Drawn:
-    """The next draw of its stream; of a program, where one is traced."""
-    tracing = capturing()
-    if tracing is not None:
-        return _Drawn(draw=draw, counter=-1, value=tracing.draw(draw))
-    draw.stream.counter += 1
-    return _Drawn(draw=draw, counter=draw.stream.counter - 1)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from turret.spi import CaptureError
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .graph import Native
     from .random import Draw
     from .value import Parameter, Tensor
+
+V = TypeVar("V")
 
 
 @runtime_checkable
@@ -98,6 +100,20 @@ class Tracing:
         if any(each is who for each in self.stepped):
             raise CaptureError(f"{what} is called twice in one captured step, again at {user_line()}; capture one step")
         self.stepped.append(who)
+
+
+_ambient: list[ContextVar[Any]] = []
+
+
+def shapes_programs(variable: ContextVar[V]) -> ContextVar[V]:
+    """Makes the variable's value, which must be hashable, part of what a program was made for. Returns the variable."""
+    _ambient.append(variable)
+    return variable
+
+
+def ambient() -> tuple[object, ...]:
+    """What such variables hold in this context."""
+    return tuple(variable.get() for variable in _ambient)
 
 
 _explaining: ContextVar[bool] = ContextVar("turret_explaining", default=False)

@@ -64,7 +64,7 @@ class Engine:
         self._learn = capture(self._learn_step, state=[model, optimizer, *drawn], enabled=captured)
         self._gradients = capture(self._gradients_step, state=[model, *drawn], enabled=captured)
         self._update = capture(self._update_step, state=[optimizer], enabled=captured)
-        self._measure = capture(self._loss, state=[model], enabled=captured)
+        self._measure = capture(self._loss, state=[model, *drawn], enabled=captured)
 
     @property
     def compiles(self) -> int:
@@ -76,12 +76,13 @@ class Engine:
         batches = [self.sampler.batch(number - 1, micro) for micro in range(self.accumulate)]
         rate = self.optimizer.lr = self.schedule(number)
         scale = None if self.scale is None else self.scale.value
-        if self.dropout is not None:
-            self.dropout.counter = number << DRAWS
+        self._rewind(number)
         try:
             losses = self._learn_from(batches)
         except NonFiniteError as error:
-            loss = self._finite_loss(number, self._losses(batches), error)
+            self._rewind(number)
+            with dropping(self.dropout):  # the loss that the step had
+                loss = self._finite_loss(number, self._losses(batches), error)
             if self.scale is None or not self.scale.overflowed():
                 raise
             return StepResult(loss=loss, learning_rate=rate, stats=None, loss_scale=scale)
@@ -114,6 +115,11 @@ class Engine:
         if math.isfinite(sum(share * float(loss.item()) for share, loss in losses)):
             self._update(total, scaling[1:])
         return losses
+
+    def _rewind(self, number: int) -> None:
+        """The next masks are the first ones of a step."""
+        if self.dropout is not None:
+            self.dropout.counter = number << DRAWS
 
     def _number(self, value: float) -> Tensor:
         return tensor(value, dtype="float32", backend=self._backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NoReturn, get_args
 
 from turret.derived.quantized_linear import GROUP
@@ -16,6 +17,9 @@ from ..value import Tensor, record, same_backend, same_floats
 BLOCKS = tuple(2**power for power in range(5, 13))
 """The block sizes of an NF4 weight: 32 to 4096."""
 SCALE_CODES: tuple[ScaleCode, ...] = get_args(ScaleCode)
+AXES = 8
+LARGEST_COUNT = 2**63 - 1
+"""A packed weight has at most that many axes, and elements."""
 
 
 def quantized_linear(x: Tensor, packed: Packed[Tensor], bias: Tensor | None = None) -> Tensor:
@@ -58,24 +62,44 @@ def native_packed(packed: Packed[Tensor]) -> Packed[Native]:
         packed.scales.value,
         None if group_scales is None else group_scales.value,
         None if offset is None else offset.value,
-        packed.shape,
+        tuple(packed.shape),
         packed.block,
         packed.scale_code,
     )
 
 
+def packed_shape(shape: Sequence[int]) -> Shape:
+    """The shape of a packed weight as a tuple. Raises: ShapeError where no packed weight has it."""
+    if (
+        isinstance(shape, (list, tuple))
+        and 1 <= len(shape) <= AXES
+        and all(type(size) is int and 1 <= size <= LARGEST_COUNT for size in shape)
+        and math.prod(shape) <= LARGEST_COUNT
+    ):
+        return tuple(shape)
+    raise ShapeError(
+        f"an NF4 weight got shape {shown(shape)}; wanted 1 to {AXES} whole numbers above 0 whose product is below 2^63"
+    )
+
+
+def shown(value: object) -> str:
+    """The first 80 characters of a value for a message; what Python prints no text of is described."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # more digits than sys.get_int_max_str_digits()
+        return f"a {type(value).__name__} with a number of too many digits"
+
+
 def packed_layout(shape: Shape, block: int, scale_code: ScaleCode) -> dict[str, tuple[DType, Shape]]:
     """The dtype and shape of every array of a packed weight of this shape, by the name of its field; not to be changed.
 
-    Raises: ConfigError for a block size or a scale code that there is not, ShapeError for a weight without elements.
+    Raises: ConfigError for a block size or a scale code that there is not, ShapeError as `packed_shape`.
     """
     if type(block) is not int or block not in BLOCKS:
-        raise ConfigError(f"an NF4 weight got blocks of {block!r}; wanted one of {', '.join(map(str, BLOCKS))}")
+        raise ConfigError(f"an NF4 weight got blocks of {shown(block)}; wanted one of {', '.join(map(str, BLOCKS))}")
     if scale_code not in SCALE_CODES:
-        raise ConfigError(f"an NF4 weight got scales {scale_code!r}; wanted one of {', '.join(SCALE_CODES)}")
-    if not shape or math.prod(shape) < 1:
-        raise ShapeError(f"an NF4 weight got shape {shape}; wanted at least one axis and one element")
-    return _layout(math.prod(shape), block, scale_code)
+        raise ConfigError(f"an NF4 weight got scales {shown(scale_code)}; wanted one of {', '.join(SCALE_CODES)}")
+    return _layout(math.prod(packed_shape(shape)), block, scale_code)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -103,7 +127,7 @@ def require_packed(name: str, packed: Packed[Tensor], *beside: Tensor) -> OpenBa
             f"{name} got {type(packed).__name__} for the packed weight; wanted a turret.spi.Packed of tensors, which a "
             f"PackedWeight has as .packed"
         )
-    layout = packed_layout(tuple(packed.shape), packed.block, packed.scale_code)
+    layout = packed_layout(packed.shape, packed.block, packed.scale_code)
     found = []
     for field in ("codes", "scales", "group_scales", "offset"):
         array: Tensor | None = getattr(packed, field)
