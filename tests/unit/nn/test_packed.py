@@ -162,3 +162,16 @@ def test_parts_that_do_not_fit_are_refused(backend: OpenBackend) -> None:
     linear.weight.assign(tensor(np.full((4, 32), np.nan, np.float32)).value)
     with pytest.raises(NonFiniteError, match="128 NaN or infinite"):
         PackedLinear.of(linear)
+
+
+def test_what_is_no_layer_no_weight_and_no_bias_is_refused(backend: OpenBackend) -> None:
+    weight = PackedWeight.pack(tensor(host(5, 32)))
+    wrong: list[Any] = [np.zeros(5), [0.0] * 5, tensor(host(5))]
+    for bias in wrong:
+        with pytest.raises(ConfigError, match=f"got {type(bias).__name__} for a bias; wanted a Parameter or None"):
+            PackedLinear(weight, bias)
+    for other in (*wrong, None, weight.packed):
+        with pytest.raises(ConfigError, match=f"got {type(other).__name__} for a weight; wanted a PackedWeight"):
+            PackedLinear(other)
+        with pytest.raises(ConfigError, match=rf"PackedLinear.of got {type(other).__name__}; wanted a Linear"):
+            PackedLinear.of(other)

@@ -32,6 +32,17 @@ def with_state(arrays: Arrays, **changes: Any) -> None:
     arrays[STATE] = as_text(json.dumps({key: value for key, value in state.items() if value is not None}))
 
 
+def store_as_bfloat16(path: Path, name: str) -> None:
+    """Gives the bytes of an array another dtype."""
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    begin, end = header[name]["data_offsets"]
+    header[name] |= {"dtype": "BF16", "shape": [(end - begin) // 2, 1]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
+
+
 def as_text(text: str) -> Any:
     return np.frombuffer(text.encode(), np.uint8)
 
@@ -130,13 +141,23 @@ def test_a_file_may_store_the_bytes_as_bfloat16(
 ) -> None:
     arrays, decoded = published.checkpoint(NAME, normal(16, 64), 64)
     save_file(arrays, tmp_path / "x.safetensors")
-    raw = (tmp_path / "x.safetensors").read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + size])
-    header[NAME] |= {"dtype": "BF16", "shape": [256, 1]}
-    text = json.dumps(header).encode()
-    (tmp_path / "x.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
+    store_as_bfloat16(tmp_path / "x.safetensors", NAME)
     assert bitsandbytes.load(tmp_path / "x.safetensors")[NAME].unpack().numpy().tobytes() == decoded.tobytes()
+
+
+@pytest.mark.parametrize(
+    "part", ["absmax", "quant_map", "nested_absmax", "nested_quant_map", "quant_state.bitsandbytes__nf4"]
+)
+def test_no_other_part_may_be_bfloat16(
+    plain: OpenBackend, published: Any, normal: Normal, tmp_path: Path, part: str
+) -> None:
+    """Thirty-four codes of scales are the bytes of seventeen bfloat16 numbers, and mean something else."""
+    arrays, _ = published.checkpoint(NAME, normal(33, 65), 64, nested=published.dynamic_map())
+    arrays[STATE] = as_text(arrays[STATE].tobytes().decode().ljust(300))
+    save_file(arrays, tmp_path / "x.safetensors")
+    store_as_bfloat16(tmp_path / "x.safetensors", f"{NAME}.{part}")
+    with pytest.raises(CheckpointError, match=rf"x.safetensors: array '{NAME}.{part}' has dtype BF16; wanted"):
+        bitsandbytes.load(tmp_path / "x.safetensors")
 
 
 def test_what_an_odd_number_leaves_in_the_last_nibble_does_not_matter(
@@ -185,7 +206,7 @@ def rename_kind(arrays: Arrays) -> None:
     arrays[STATE.replace("nf4", "fp4")] = arrays.pop(STATE)
 
 
-BROKEN: dict[str, tuple[Callable[[Arrays], None], type[Exception], str]] = {
+BROKEN: dict[str, tuple[Callable[[Arrays], Any], type[Exception], str]] = {
     "fp4 by name": (rename_kind, Unsupported, "of kind 'fp4'; wanted nf4"),
     "fp4 by state": (state(quant_type="fp4"), Unsupported, "of kind 'fp4'; wanted nf4"),
     "no state": (drop("quant_state.bitsandbytes__nf4"), CheckpointError, "no array .*quant_state.bitsandbytes__nf4"),
@@ -211,13 +232,34 @@ BROKEN: dict[str, tuple[Callable[[Arrays], None], type[Exception], str]] = {
     "too few scales": (put("absmax", np.zeros(33, np.uint8)), CheckpointError, r"got shape \(33,\); wanted \(34,\)"),
     "float scales": (put("absmax", np.zeros(34, np.float32)), CheckpointError, "float32"),
     "too many groups": (put("nested_absmax", np.ones(2, np.float32)), CheckpointError, "2"),
+    "an endless group": (
+        lambda arrays: (
+            put("nested_absmax", np.full(1, np.inf, np.float32))(arrays),
+            put("absmax", np.full(34, 127, np.uint8))(arrays),
+        ),
+        CheckpointError,
+        "NaN or infinite",
+    ),
+    "scales of bfloat16": (put("absmax", np.zeros(34, ml_dtypes.bfloat16)), CheckpointError, "bfloat16"),
     "NaN group": (put("nested_absmax", np.full(1, np.nan, np.float32)), CheckpointError, "NaN or infinite"),
     "a list": (put("absmax", [1, 2]), CheckpointError, "is list; wanted a NumPy array"),
     "another shape": (state(shape=[33, 66]), CheckpointError, "1073 bytes for 2178 values; wanted 1089"),
     "no shape": (state(shape=None), CheckpointError, "'shape' of its quant state is None; wanted list"),
-    "a negative shape": (state(shape=[-33, -65]), CheckpointError, "wanted whole numbers above 0"),
-    "an empty shape": (state(shape=[]), CheckpointError, "wanted whole numbers above 0"),
-    "a shape of floats": (state(shape=[33.0, 65]), CheckpointError, "wanted whole numbers above 0"),
+    "a negative shape": (state(shape=[-33, -65]), CheckpointError, "wanted 1 to 8 whole numbers above 0"),
+    "an empty shape": (state(shape=[]), CheckpointError, "wanted 1 to 8 whole numbers above 0"),
+    "a shape of floats": (state(shape=[33.0, 65]), CheckpointError, "wanted 1 to 8 whole numbers above 0"),
+    "an endless shape": (state(shape=[10**4000, 10**4000]), CheckpointError, r"product is below 2\^63"),
+    "a shape just too large": (state(shape=[2**32, 2**31]), CheckpointError, r"product is below 2\^63"),
+    "too many axes": (state(shape=[2] * 10**5), CheckpointError, "wanted 1 to 8 whole numbers"),
+    "a number of 5000 digits": (
+        put("quant_state.bitsandbytes__nf4", as_text('{"blocksize": ' + "1" * 5000 + "}")),
+        CheckpointError,
+        "not valid JSON",
+    ),
+    "a negative block": (state(blocksize=-64), CheckpointError, "blocks of -64; wanted one of 32"),
+    "a long block": (state(blocksize=10**4000), CheckpointError, "blocks of 10+; wanted one of 32"),
+    "a negative nested block": (state(nested_blocksize=-256), Unsupported, "nested blocks of -256; wanted 256"),
+    "a long offset": (state(nested_offset=10**4000), CheckpointError, "nested_offset 10+; wanted a number that"),
     "another block": (state(blocksize=63), CheckpointError, "blocks of 63; wanted one of 32"),
     "a block of text": (state(blocksize="64"), CheckpointError, "'blocksize' of its quant state is '64'; wanted int"),
     "another nested block": (state(nested_blocksize=128), Unsupported, "nested blocks of 128; wanted 256"),
@@ -244,6 +286,18 @@ def test_what_is_missing_or_does_not_fit_is_refused(
     with pytest.raises(error, match=message) as caught:
         bitsandbytes.read_weight(arrays, NAME)
     assert str(caught.value).startswith(NAME)
+    assert len(str(caught.value)) < 400
+
+
+def test_scales_that_overflow_are_refused_without_a_warning(plain: OpenBackend, published: Any, normal: Normal) -> None:
+    """In the map of another rounding, whose scales are multiplied out; the largest level and offset are too much."""
+    arrays, _ = published.checkpoint(NAME, normal(33, 65), 64, nested=published.exact_dynamic_map())
+    assert bitsandbytes.read_weight(arrays, NAME).scale_code == "float32"
+    arrays[f"{NAME}.absmax"] = np.full(34, 255, np.uint8)
+    arrays[f"{NAME}.nested_absmax"] = np.full(1, 3.4e38, np.float32)
+    with_state(arrays, nested_offset=3.4e38)
+    with pytest.raises(CheckpointError, match=f"{NAME}: scales .*got 34 NaN or infinite"):
+        bitsandbytes.read_weight(arrays, NAME)
 
 
 def test_an_error_in_a_file_names_the_file(plain: OpenBackend, published: Any, normal: Normal, tmp_path: Path) -> None:
@@ -265,3 +319,42 @@ def test_a_file_is_replaced_whole_or_not_at_all(backend: OpenBackend, normal: No
         bitsandbytes.save(path, {"a.weight": packed, "b.weight": PackedWeight.pack(packed.unpack(), scales="linear")})
     assert (path.read_bytes(), [each.name for each in tmp_path.iterdir()]) == (before, [path.name])
     assert sorted(load_file(path)) == sorted(bitsandbytes.write_weight("a.weight", packed))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", 5, None, "__metadata__", "a\ud800", "a.quant_state.bitsandbytes__nf4", "a.quant_state.bitsandbytes__.b"],
+)
+def test_a_name_that_could_not_be_read_again_is_refused(
+    plain: OpenBackend, normal: Normal, tmp_path: Path, name: Any
+) -> None:
+    packed = PackedWeight.pack(tensor(normal(4, 64)))
+    with pytest.raises(ConfigError, match="wanted text that is not empty"):
+        bitsandbytes.save(tmp_path / "x.safetensors", {"w": packed, name: packed})
+    with pytest.raises(ConfigError, match="wanted text that is not empty"):
+        bitsandbytes.write_weight(name, packed)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["absmax", "quant_map", "nested_absmax", "nested_quant_map"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_weights_that_need_one_name_are_refused(
+    plain: OpenBackend, normal: Normal, tmp_path: Path, part: str, swapped: bool
+) -> None:
+    packed = PackedWeight.pack(tensor(normal(4, 64)))
+    names = [f"a.{part}", "a"] if swapped else ["a", f"a.{part}"]
+    with pytest.raises(ConfigError, match=rf"weights a and a.{part}: .*rename one"):
+        bitsandbytes.save(tmp_path / "x.safetensors", dict.fromkeys(names, packed))
+    assert list(tmp_path.iterdir()) == []
+    beside = {f"b.{part}": packed, "a": packed, "a.b": packed}
+    bitsandbytes.save(tmp_path / "x.safetensors", beside)
+    assert bitsandbytes.load(tmp_path / "x.safetensors").keys() == beside.keys()
+
+
+def test_what_is_no_packed_weight_is_refused(plain: OpenBackend, normal: Normal, tmp_path: Path) -> None:
+    values: list[Any] = [None, np.zeros(3), PackedWeight.pack(tensor(normal(4, 64))).packed]
+    for value in values:
+        with pytest.raises(ConfigError, match=f"w to save is {type(value).__name__}; wanted a PackedWeight"):
+            bitsandbytes.save(tmp_path / "x.safetensors", {"w": value})
+    with pytest.raises(ConfigError, match="to save are list; wanted a mapping"):
+        bitsandbytes.save(tmp_path / "x.safetensors", values)  # type: ignore[arg-type]

@@ -212,7 +212,9 @@ def test_packing_keeps_no_float_copy(plain: OpenBackend, normal: Normal) -> None
     assert packed.bytes <= kept < 1.1 * packed.bytes
 
 
-@pytest.mark.parametrize("block", [0, 1, 16, 63, 96, 8192, -64, 64.0, True, "64", None])
+@pytest.mark.parametrize(
+    "block", [0, 1, 16, 63, 96, 8192, -64, 64.0, True, "64", None, pytest.param(10**5000, id="long")]
+)
 def test_other_block_sizes_are_refused(backend: OpenBackend, block: Any) -> None:
     with pytest.raises(ConfigError, match=r"blocks of .*; wanted one of 32, 64, .*4096"):
         PackedWeight.pack(tensor(np.ones((4, 64), np.float32)), block=block)
@@ -239,6 +241,17 @@ def test_what_overflows_float32_is_refused(backend: OpenBackend) -> None:
         PackedWeight.pack(tensor(np.array([1.0, 1e300])))
 
 
+@pytest.mark.parametrize("scales", ["dynamic", "linear"])
+def test_scales_whose_mean_overflows_are_refused(each: OpenBackend, scales: ScaleCode) -> None:
+    """Two of the largest float32 numbers have a float32 mean, and no float32 sum."""
+    huge = tensor(np.full((5, 64), 3e38, np.float32))
+    with pytest.raises(
+        NonFiniteError, match=rf"a weight \(5, 64\) .*with {scales} scales its .*offset.* overflow float32; use scales="
+    ):
+        PackedWeight.pack(huge, scales=scales)
+    np.testing.assert_array_equal(PackedWeight.pack(huge).unpack().numpy(), np.float32(3e38))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
 def test_integers_are_refused(backend: OpenBackend, dtype: Any) -> None:
     with pytest.raises(DTypeError, match=rf"got dtype {dtype}; wanted a Tensor of .*float32"):
@@ -249,7 +262,7 @@ def test_integers_are_refused(backend: OpenBackend, dtype: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
 def test_weights_without_elements_are_refused(backend: OpenBackend, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match="at least one axis and one element"):
+    with pytest.raises(ShapeError, match="wanted 1 to 8 whole numbers above 0"):
         PackedWeight.pack(tensor(np.zeros(shape, np.float32)))
 
 
@@ -287,11 +300,19 @@ def test_arrays_that_do_not_fit_are_refused(
         PackedWeight.from_arrays(arrays, shape=(33, 65), block=64, scale_code="dynamic")
 
 
-@pytest.mark.parametrize("shape", [None, "33", (33.0, 65), (33, -65), 2145])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(None, "33", 2145, 10**5000, (33.0, 65), (33, -65), (33, 0), (True, 2145)),
+        *((1,) * 9, [2] * 10**5, (10**5000,), [10**4000, 10**4000], (2**32, 2**31)),
+    ],
+    ids=lambda shape: f"{type(shape).__name__}{len(shape) if isinstance(shape, (tuple, list)) else ''}",
+)
 def test_shapes_that_are_none_are_refused(backend: OpenBackend, normal: Normal, shape: Any) -> None:
     arrays = PackedWeight.pack(tensor(normal(33, 65))).arrays()
-    with pytest.raises(ShapeError, match="a packed weight got shape"):
+    with pytest.raises(ShapeError, match=r"an NF4 weight got shape .*wanted 1 to 8 whole numbers above 0") as caught:
         PackedWeight.from_arrays(arrays, shape=shape, block=64, scale_code="float32")
+    assert len(str(caught.value)) < 250
 
 
 def test_tensors_that_do_not_fit_are_refused(every: list[OpenBackend], normal: Normal) -> None:
@@ -309,3 +330,15 @@ def test_tensors_that_do_not_fit_are_refused(every: list[OpenBackend], normal: N
     moved = PackedWeight.pack(tensor(normal(4, 64), backend=every[1]))
     with pytest.raises(BackendMismatch, match=r"wanted one backend"):
         PackedWeight(codes=moved.codes, scales=plain.scales, scale_code="float32", **facts)
+
+
+def test_a_shape_is_kept_as_a_tuple(backend: OpenBackend, normal: Normal) -> None:
+    plain = PackedWeight.pack(tensor(normal(5, 7)))
+    facts: dict[str, Any] = {"codes": plain.codes, "scales": plain.scales, "block": 64, "scale_code": "float32"}
+    sizes = [5, 7]
+    made = PackedWeight(**facts, shape=sizes)  # type: ignore[arg-type]
+    sizes.append(3)
+    assert (type(made.shape), made.shape, made.packed.shape) == (tuple, (5, 7), (5, 7))
+    for shape in ([5.0, 7], np.array([5, 7]), "57", None, 35):
+        with pytest.raises(ShapeError, match="an NF4 weight got shape"):
+            PackedWeight(**facts, shape=shape)  # type: ignore[arg-type]

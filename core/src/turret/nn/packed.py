@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from turret.quant import PackedWeight
-from turret.spi import Packed, ScaleCode, ShapeError
+from turret.spi import ConfigError, Packed, ScaleCode, ShapeError
 from turret.tensor import Parameter, Tensor, ops
 
 from .linear import Linear
 from .module import Module
 from .precision import lowered
+
+FIELDS = tuple(field.name for field in fields(Packed))
 
 
 class PackedLinear(Module):
@@ -19,6 +24,13 @@ class PackedLinear(Module):
     """
 
     def __init__(self, weight: PackedWeight, bias: Parameter | None = None) -> None:
+        if not isinstance(weight, PackedWeight):
+            raise ConfigError(
+                f"PackedLinear got {type(weight).__name__} for a weight; wanted a PackedWeight, which "
+                f"PackedWeight.pack makes"
+            )
+        if bias is not None and not isinstance(bias, Parameter):
+            raise ConfigError(f"PackedLinear got {type(bias).__name__} for a bias; wanted a Parameter or None")
         if len(weight.shape) != 2:
             raise ShapeError(f"PackedLinear got a weight {weight.shape}; wanted (outputs, inputs)")
         if bias is not None and bias.shape != weight.shape[:1]:
@@ -34,8 +46,10 @@ class PackedLinear(Module):
     def of(cls, linear: Linear, *, block: int = 64, scales: ScaleCode = "float32") -> PackedLinear:
         """A packed copy of `linear`, which stays as it is; the bias is copied and as trainable as it was.
 
-        Raises: as `PackedWeight.pack`.
+        Raises: ConfigError for another layer; else as `PackedWeight.pack`.
         """
+        if not isinstance(linear, Linear):
+            raise ConfigError(f"PackedLinear.of got {type(linear).__name__}; wanted a Linear")
         weight, bias = PackedWeight.pack(linear.weight, block=block, scales=scales), linear.bias
         if bias is None:
             return cls(weight)
@@ -44,19 +58,11 @@ class PackedLinear(Module):
     @property
     def weight(self) -> PackedWeight:
         """The packed weight, sharing its arrays with this module."""
-        return PackedWeight(
-            codes=self.codes,
-            scales=self.scales,
-            group_scales=self.group_scales,
-            offset=self.offset,
-            shape=self.shape,
-            block=self.block,
-            scale_code=self.scale_code,
-        )
+        return PackedWeight(**self._fields())
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (..., inputs); returns (..., outputs)."""
-        packed = Packed(
-            self.codes, self.scales, self.group_scales, self.offset, self.shape, self.block, self.scale_code
-        )
-        return ops.quantized_linear(x, packed, None if self.bias is None else lowered(self.bias))
+        return ops.quantized_linear(x, Packed(**self._fields()), None if self.bias is None else lowered(self.bias))
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELDS}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ _WORDS = frozenset(("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32"
 
 
 class ArrayFile(Mapping[str, Host]):
-    """The arrays of an open file by name; what NumPy has no dtype for, such as bfloat16, arrives as its bytes."""
+    """The arrays of an open file by name, each read when it is asked for.
+
+    Raises: CheckpointError naming the array, also for a dtype that NumPy lacks, such as bfloat16: `raw` reads those.
+    """
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
@@ -28,10 +33,15 @@ class ArrayFile(Mapping[str, Host]):
     def __getitem__(self, name: str) -> Host:
         if name not in self._names:
             raise KeyError(name)
-        if self._file.get_slice(name).get_dtype() in _WORDS:
+        with _reading(f"array {name!r:.80}"):
+            dtype = self._file.get_slice(name).get_dtype()
+            if dtype not in _WORDS:
+                raise CheckpointError(f"array {name!r:.80} has dtype {dtype:.40}; wanted one that NumPy has")
             array: Host = self._file.get_tensor(name)
             return array
-        return self._bytes(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -44,43 +54,80 @@ class ArrayFile(Mapping[str, Host]):
         """The text that was stored beside the arrays."""
         return dict(self._file.metadata() or {})
 
-    def _bytes(self, name: str) -> Host:
+    def raw(self, name: str) -> Host:
+        """The bytes of an array, of whichever dtype it is: uint8 (n,), not to be written to."""
+        with _reading(f"array {name!r:.80}"):
+            if self._file.get_slice(name).get_dtype() in _WORDS:
+                whole: Host = self._file.get_tensor(name)
+                return np.ascontiguousarray(whole).reshape(-1).view(np.uint8)
+            begin, end = self._places[name]
+            with self._path.open("rb") as file:
+                file.seek(begin)
+                return np.frombuffer(file.read(end - begin), np.uint8)
+
+    @functools.cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Where in the file each array begins and ends."""
         with self._path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            begin, end = json.loads(file.read(size))[name]["data_offsets"]
-            file.seek(8 + size + begin)
-            return np.frombuffer(file.read(end - begin), np.uint8)
+            header: dict[str, Any] = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        return {
+            name: (8 + size + fact["data_offsets"][0], 8 + size + fact["data_offsets"][1])
+            for name, fact in header.items()
+        }
 
 
 @contextlib.contextmanager
 def open_arrays(path: Path) -> Iterator[ArrayFile]:
     """The arrays of a safetensors file. Raises: CheckpointError naming the file."""
-    try:
-        if not path.is_file():
-            got = "is no regular file" if path.exists() else "is not there"
-            raise CheckpointError(f"{path} {got}; give a safetensors file")
-        with safe_open(path, framework="numpy") as file:
-            yield ArrayFile(path, file)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: not a safetensors file ({error}); use another") from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); use another") from error
+    with contextlib.ExitStack() as stack:
+        with _reading(str(path)):
+            if not path.is_file():
+                got = "is no regular file" if path.exists() else "is not there"
+                raise CheckpointError(f"{path} {got}; give a safetensors file")
+            arrays = ArrayFile(path, stack.enter_context(safe_open(path, framework="numpy")))
+        yield arrays
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Host], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file beside its place, flushes it and renames it.
+    """Writes a safetensors file beside its place, flushes it and renames it, so that writers of one path do not mix.
 
-    Raises: CheckpointError, with what was at `path` as it was.
+    Raises: CheckpointError, with what was at `path` as it was; where only the flush of its folder failed, the new file.
     """
-    beside = path.with_name(f".{path.name}-{os.getpid()}.tmp")
+    if not path.name:
+        raise CheckpointError(f"{str(path)!r} names no file; give the path of the file to write")
     try:
-        save_file(dict(arrays), beside, metadata=dict(metadata))
-        beside.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files that only their owner can read
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except (OSError, SafetensorError) as error:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-", ignore_cleanup_errors=True) as folder:
+            beside = Path(folder, "arrays")
+            beside.touch()
+            mode = beside.stat().st_mode & 0o777
+            save_file(dict(arrays), beside, metadata=dict(metadata))
+            beside.chmod(mode)  # the library makes files that only their owner can read
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
+            beside.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, ValueError, SafetensorError) as error:  # ValueError: a NUL in the path
         raise CheckpointError(f"{path}: could not be written ({error}); mend that and write again") from error
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise CheckpointError(f"{what}: not a safetensors file ({error}); use another") from error
+    except (OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{what}: cannot be read ({error}); use another") from error
+
+
+def _sync_folder(path: Path) -> None:
+    """Waits until the rename is on the device."""
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
     finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
+        os.close(descriptor)

@@ -16,14 +16,15 @@ import numpy as np
 
 from turret.derived.quantized_linear import GROUP, dynamic_levels
 from turret.registry import OpenBackend, open_backend
-from turret.spi import NF4_LEVELS, CheckpointError, ConfigError, Host, ScaleCode, TurretError, Unsupported
+from turret.spi import NF4_LEVELS, CheckpointError, ConfigError, Host, ScaleCode, ShapeError, TurretError, Unsupported
+from turret.tensor.ops.quantized import packed_shape
 
-from .array_files import open_arrays, write_arrays
+from .array_files import ArrayFile, open_arrays, write_arrays
+from .names import STATE, require_weights
 from .weight import ZERO, PackedWeight
 
 ComputeDType = Literal["float32", "float16", "bfloat16"]
 PARTS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
-STATE = "quant_state.bitsandbytes__"
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 2.0**-22
 """Two makers of the dynamic map differ by a rounding or two: a relative distance below this is the same map."""
@@ -61,8 +62,10 @@ def read_weight(arrays: Mapping[str, Host], name: str, *, backend: str | OpenBac
 def write_weight(name: str, weight: PackedWeight, *, dtype: ComputeDType = "float32") -> dict[str, Host]:
     """The arrays of a weight under the names of bitsandbytes. dtype: what it unpacks to there.
 
-    Raises: Unsupported for "linear" scales, which bitsandbytes does not have; ConfigError for another dtype.
+    Raises: Unsupported for "linear" scales, which bitsandbytes does not have; ConfigError for another dtype, for a name
+    that no file can hold and for a value that is no packed weight.
     """
+    require_weights({name: weight})
     if weight.scale_code == "linear":
         raise Unsupported(
             f"{name}: bitsandbytes has no 'linear' scales; pack with scales='dynamic', or weight.unpack() first"
@@ -101,8 +104,17 @@ def load(path: Path | str, *, backend: str | OpenBackend | None = None) -> dict[
 def save(path: Path | str, weights: Mapping[str, PackedWeight], *, dtype: ComputeDType = "float32") -> None:
     """Writes the weights to a safetensors file as bitsandbytes names them.
 
-    Raises: as `write_weight`; CheckpointError, with what was at `path` as it was.
+    Raises: as `write_weight`; ConfigError for two weights that need the same name in the file; CheckpointError, with
+    what was at `path` as it was.
     """
+    require_weights(weights)
+    for name in weights:
+        other, _, part = name.rpartition(".")
+        if part in PARTS and other in weights:
+            raise ConfigError(
+                f"weights {other:.80} and {name:.80}: {part} of the first is stored under the name of the second; "
+                f"rename one, or write two files"
+            )
     arrays: dict[str, Host] = {}
     for name, weight in weights.items():
         arrays |= write_weight(name, weight, dtype=dtype)
@@ -141,14 +153,19 @@ def _state(arrays: Mapping[str, Host], name: str) -> dict[str, Any]:
             )
     if state["quant_type"] != "nf4":
         raise Unsupported(f"{name}: 4-bit values of kind {state['quant_type']!r:.40}; wanted nf4")
-    if not state["shape"] or not all(type(size) is int and size > 0 for size in state["shape"]):
-        raise CheckpointError(f"{name}: shape {state['shape']!r:.80}; wanted whole numbers above 0")
+    try:
+        state["shape"] = packed_shape(state["shape"])
+    except ShapeError as error:
+        raise CheckpointError(f"{name}: {error}") from error
     return state
 
 
 def _codes(arrays: Mapping[str, Host], name: str, count: int) -> Host:
     """The bytes of the values; what an odd number leaves in the last nibble is made the code of 0."""
-    codes = np.ascontiguousarray(_part(arrays, name, "")).reshape(-1).view(np.uint8)
+    if isinstance(arrays, ArrayFile) and name in arrays:
+        codes = arrays.raw(name)
+    else:
+        codes = np.ascontiguousarray(_part(arrays, name, "")).reshape(-1).view(np.uint8)
     if codes.size != (count + 1) // 2:
         raise CheckpointError(f"{name}: {codes.size} bytes for {count} values; wanted {(count + 1) // 2}")
     if count % 2 and codes[-1] % 16 != ZERO:
@@ -190,7 +207,8 @@ def _nested(arrays: Mapping[str, Host], name: str, state: Mapping[str, Any]) -> 
             f"{name}: {codes.size} scales of {codes.dtype} with {scales.size} of {scales.dtype} over them; wanted "
             f"uint8, and a float32 for each {GROUP}"
         )
-    whole = levels.reshape(-1)[codes] * np.repeat(scales, GROUP)[: codes.size] + offset
+    with np.errstate(all="ignore"):  # what comes out infinite is refused with the array's name
+        whole = levels.reshape(-1)[codes] * np.repeat(scales, GROUP)[: codes.size] + offset
     return "float32", {"scales": whole.astype(np.float32)}
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from turret.registry import OpenBackend, open_backend
-from turret.spi import CheckpointError, ConfigError, Host, TurretError
+from turret.spi import CheckpointError, Host, TurretError
 
 from .array_files import ArrayFile, open_arrays, write_arrays
+from .names import require_weights
 from .weight import ARRAYS, PackedWeight
 
 FORMAT = "turret-nf4"
@@ -25,13 +26,13 @@ VERSION = 1
 def save_packed(path: Path | str, weights: Mapping[str, PackedWeight]) -> None:
     """Writes the weights to one file; a reader sees the old file or the whole new one.
 
-    Raises: ConfigError for a name that is no text or empty; CheckpointError, with what was at `path` as it was.
+    Raises: ConfigError for a name that no file can hold and for a value that is no packed weight; CheckpointError, with
+    what was at `path` as it was.
     """
+    require_weights(weights)
     arrays: dict[str, Host] = {}
     facts: dict[str, dict[str, Any]] = {}
     for name, weight in weights.items():
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"a packed weight to save is named {name!r}; wanted text that is not empty")
         for part, array in weight.arrays().items():
             arrays[f"{name}.{part}"] = array
         facts[name] = {"shape": list(weight.shape), "block": weight.block, "scale_code": weight.scale_code}
@@ -58,8 +59,8 @@ def _weight(path: Path, file: ArrayFile, name: str, fact: Any, target: OpenBacke
         raise CheckpointError(
             f"{path}: weight {name!r:.80} is described by {fact!r:.80}; wanted shape, block, scale_code"
         )
-    found = {part: file[f"{name}.{part}"] for part in ARRAYS if f"{name}.{part}" in file}
     try:
+        found = {part: file[f"{name}.{part}"] for part in ARRAYS if f"{name}.{part}" in file}
         return PackedWeight.from_arrays(found, **fact, backend=target)
     except (TurretError, TypeError) as error:
         raise CheckpointError(f"{path}: weight {name!r:.80}: {error}; use another file") from error

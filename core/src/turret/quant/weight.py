@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from turret.spi import (
     host_dtype,
 )
 from turret.tensor import Tensor
-from turret.tensor.ops.quantized import native_packed, packed_layout, require_packed
+from turret.tensor.ops.quantized import native_packed, packed_layout, packed_shape, require_packed
 from turret.tensor.tracing import refuse_host
 
 ARRAYS = ("codes", "scales", "group_scales", "offset")
@@ -49,6 +49,7 @@ class PackedWeight:
     scale_code: ScaleCode
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", packed_shape(self.shape))
         require_packed("PackedWeight", self.packed)
 
     @classmethod
@@ -58,7 +59,8 @@ class PackedWeight:
         weight: floats of any shape with at least one element. block: a power of two from 32 to 4096. scales: "float32"
         takes 4.5 bits a weight with blocks of 64; "dynamic" and "linear" keep a scale in a byte and take 4.13, as
         bitsandbytes does it, and a little closer.
-        Raises: ConfigError, DTypeError, ShapeError; NonFiniteError for NaN and infinity, saying how many and where.
+        Raises: ConfigError, DTypeError, ShapeError; NonFiniteError for NaN and infinity, saying how many and where, and
+        for a weight so large that its coded scales overflow.
         """
         refuse_host("a weight is packed", "pack it before the step")
         if not isinstance(weight, Tensor) or weight.dtype not in FLOATS:
@@ -67,10 +69,16 @@ class PackedWeight:
         packed_layout(weight.shape, block, scales)
         backend = weight.backend
         value = Tensor(backend.tools.storage.cast(weight.value, "float32"), backend, "float32")
-        _require_finite("PackedWeight.pack", value)
+        if not _is_finite(value):
+            _refuse_weight(value)
         made = backend.tools.quantized_linear.pack(value.value, block=block, scales=scales)
         layout = packed_layout(weight.shape, block, scales)
         tensors = {name: Tensor(getattr(made, name), backend, layout[name][0]) for name in layout}
+        if endless := [name for name, each in tensors.items() if each.dtype == "float32" and not _is_finite(each)]:
+            raise NonFiniteError(
+                f"PackedWeight.pack got a weight {weight.shape} so large that with {scales} scales its "
+                f'{" and ".join(endless)} overflow float32; use scales="float32", or scale the weight down'
+            )
         return cls(**tensors, shape=weight.shape, block=block, scale_code=scales)
 
     @classmethod
@@ -88,7 +96,7 @@ class PackedWeight:
         Raises: ConfigError for missing and unknown names, and for a low nibble after the last value that is not the
         code of 0; DTypeError, ShapeError, NonFiniteError; each says what was got and wanted.
         """
-        sizes = _sizes(shape)
+        sizes = packed_shape(shape)
         layout = packed_layout(sizes, block, scale_code)
         missing, unknown = sorted(layout.keys() - arrays.keys()), sorted(arrays.keys() - layout.keys())
         if missing or unknown:
@@ -145,14 +153,6 @@ class PackedWeight:
         return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
 
 
-def _sizes(shape: Sequence[int]) -> Shape:
-    if isinstance(shape, str) or not isinstance(shape, Sequence) or not all(type(size) is int for size in shape):
-        raise ShapeError(f"a packed weight got shape {shape!r}; wanted whole numbers")
-    if any(size < 0 for size in shape):
-        raise ShapeError(f"a packed weight got shape {tuple(shape)}; wanted no negative size")
-    return tuple(shape)
-
-
 def _check_array(what: str, array: Host, dtype: DType, wanted: Shape) -> None:
     if not isinstance(array, np.ndarray):
         raise DTypeError(f"{what}: got {type(array).__name__}; wanted a NumPy array of {dtype}")
@@ -164,15 +164,20 @@ def _check_array(what: str, array: Host, dtype: DType, wanted: Shape) -> None:
         raise NonFiniteError(f"{what}: got {array.size - int(finite.sum())} NaN or infinite; wanted finite numbers")
 
 
-def _require_finite(name: str, weight: Tensor) -> None:
-    """Two numbers come to the host where all is well; the whole weight where it is not, to say what is wrong."""
-    tools, axes = weight.backend.tools, tuple(range(weight.ndim))
-    ends = (tools.reduction.max(x, axis=axes) for x in (weight.value, tools.elementwise.negative(weight.value)))
-    if all(math.isfinite(float(tools.storage.to_host(end))) for end in ends):
-        return
+def _is_finite(values: Tensor) -> bool:
+    """Whether all are; at most two numbers come to the host."""
+    tools, axes = values.backend.tools, tuple(range(values.ndim))
+    if not axes:
+        return math.isfinite(values.item())
+    ends = (tools.reduction.max(x, axis=axes) for x in (values.value, tools.elementwise.negative(values.value)))
+    return all(math.isfinite(float(tools.storage.to_host(end))) for end in ends)
+
+
+def _refuse_weight(weight: Tensor) -> NoReturn:
+    """The whole weight comes to the host, to say what is wrong."""
     bad = np.argwhere(~np.isfinite(weight.numpy()))
     first = tuple(int(i) for i in bad[0])
     raise NonFiniteError(
-        f"{name} got a weight {weight.shape} with {len(bad)} NaN or infinite in float32, the first at {first}; wanted "
-        f"finite numbers: mend the weight"
+        f"PackedWeight.pack got a weight {weight.shape} with {len(bad)} NaN or infinite in float32, the first at "
+        f"{first}; wanted finite numbers: mend the weight"
     )

@@ -87,7 +87,7 @@ def shown(value: object) -> str:
     try:
         return f"{value!r:.80}"
     except ValueError:  # more digits than sys.get_int_max_str_digits()
-        return f"a {type(value).__name__} with a number of too many digits"
+        return f"{type(value).__name__} (a number of too many digits)"
 
 
 def packed_layout(shape: Shape, block: int, scale_code: ScaleCode) -> dict[str, tuple[DType, Shape]]:
