@@ -109,7 +109,7 @@ def _words(packed: Packed[X]) -> list[X | int | float]:
     if table is None:
         if groups is not None or offset is not None:
             raise ShapeError("a packed weight of float32 scales with group_scales or offset; wanted neither")
-        return [codes, scales, 0, 0.0, shift, 0]
+        return [codes, scales, 0, 0, shift, 0]
     if groups is None or offset is None:
         raise ShapeError(f"a packed weight of {packed.scale_code} scales; wanted both group_scales and offset with it")
     tops = _part("group_scales", groups, "float32", -(-blocks // GROUP), packed)

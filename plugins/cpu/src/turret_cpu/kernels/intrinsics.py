@@ -15,12 +15,20 @@ LANES = 16 if binding.get_host_cpu_features().get("avx512f", False) else 8
 PANEL = 2 * LANES
 UNROLL = 4
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_F32, _BYTE, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
 
 
 def _number(value: int) -> Any:
     return ir.Constant(_I64, value)
+
+
+def _fetch(builder: Any, place: Any, *, writing: bool) -> None:
+    """Emits the fetch of a cache line into the first-level cache."""
+    shape = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
+    keep, data = (ir.Constant(_I32, value) for value in (3, 1))
+    builder.call(function, [place, ir.Constant(_I32, int(writing)), keep, data])
 
 
 class _Tile:
@@ -58,12 +66,8 @@ class _Tile:
 
     def _prefetch(self, i: int) -> None:
         """Fetches the cache line that row i of c lies in, while the sums are taken."""
-        builder, word = self.builder, ir.IntType(8).as_pointer()
-        fetch = ir.FunctionType(ir.VoidType(), [word, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(builder.module, fetch, "llvm.prefetch.p0")
-        line = builder.gep(self.c, [builder.mul(_number(i), self.ldc)])
-        for_writing, keep, data = (ir.Constant(_I32, value) for value in (1, 3, 1))
-        builder.call(function, [builder.bitcast(line, word), for_writing, keep, data])
+        line = self.builder.gep(self.c, [self.builder.mul(_number(i), self.ldc)])
+        _fetch(self.builder, self.builder.bitcast(line, _BYTE.as_pointer()), writing=True)
 
     def _place(self, base: Any, stride: Any, i: int, j: int) -> Any:
         line = self.builder.gep(base, [self.builder.mul(_number(i), stride)])
@@ -129,6 +133,53 @@ def _move(count: int) -> Any:
 
 # moveN(to, source): N neighbouring float32 in as few instructions as there are.
 move6, move_panel = _move(6), _move(PANEL)
+
+
+TURN = 8  # rows and columns of the square that `turn` transposes
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def turn(typing: Any, source: Any, ld: Any, to: Any, ldt: Any) -> Any:
+    """to[j * ldt + i] = source[i * ld + j] for a square of float32, in vectors only."""
+    half, whole = ir.VectorType(_F32, TURN // 2).as_pointer(), ir.VectorType(_F32, TURN).as_pointer()
+
+    def chosen(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
+        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(places)), places))
+
+    def pairs(builder: Any, a: Any, b: Any, singles: bool) -> tuple[Any, Any]:
+        """Single elements, or pairs of them, of a and b in turns: the lower of each four, and the upper."""
+        low = [0, TURN, 1, TURN + 1] if singles else [0, 1, TURN, TURN + 1]
+        both = [[four + up + place for four in (0, 4) for place in low] for up in (0, 2)]
+        return chosen(builder, a, b, both[0]), chosen(builder, a, b, both[1])
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        source, to = (builder.inttoptr(args[i], _F32.as_pointer()) for i in (0, 2))
+
+        def four(row: int, column: int) -> Any:
+            at = builder.add(builder.mul(_number(row), args[1]), _number(column))
+            return builder.load(builder.bitcast(builder.gep(source, [at]), half), align=4)
+
+        for column in (0, 4):
+            rows = [chosen(builder, four(i, column), four(i + 4, column), [*range(TURN)]) for i in range(4)]
+            upper, lower = pairs(builder, rows[0], rows[1], True), pairs(builder, rows[2], rows[3], True)
+            turned = [x for a, b in zip(upper, lower, strict=True) for x in pairs(builder, a, b, False)]
+            for i, line in enumerate(turned):
+                place = builder.gep(to, [builder.mul(_number(column + i), args[3])])
+                builder.store(line, builder.bitcast(place, whole), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch(typing: Any, address: Any) -> Any:
+    """Asks for the cache line at an address, which may lie behind the end of what is there."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: tuple[Any, ...]) -> Any:
+        _fetch(builder, builder.inttoptr(args[0], _BYTE.as_pointer()), writing=False)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

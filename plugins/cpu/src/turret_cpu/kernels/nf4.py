@@ -14,7 +14,7 @@ from turret.derived.quantized_linear import GROUP, dynamic_levels, linear_levels
 from turret.spi import NF4_LEVELS, Host, ScaleCode
 
 from .compiler import STRICT, inlined, kernel
-from .intrinsics import PANEL, bits_float, floats, integers, word_float, words_of
+from .intrinsics import PANEL, bits_float, fetch, floats, integers, word_float, words_of
 from .nibbles import ABREAST, AVX2, CHUNK, dots1, dots2, dots3, dots4, octets, order, spread
 from .product import DEPTH, ROWS, block, grid, pack, pack_turned, panels_of, share
 
@@ -145,6 +145,13 @@ def unpacked(w, start, count, to, room):
         spread(codes + (start + done) // 2, scales, start + done, shift, chunks, to + 4 * done)
         done += chunks * CHUNK
     one_by_one(codes, scales, shift, start + done, count - done, to + 4 * done)
+
+
+@inlined
+def fetch_codes(w, start, count):
+    """Asks for the codes of weights soon unpacked: a processor foresees whole lines, not pieces of some."""
+    for at in range(w[0] + start // 2, w[0] + (start + count) // 2, 64):
+        fetch(at)
 
 
 @kernel
@@ -301,7 +308,9 @@ def product(words, part, parts):
                 for p in range(panels_of(wide)):
                     here = min(PANEL, wide - p * PANEL)
                     for i in range(here):
-                        unpacked(w, (j + p * PANEL + i) * depth + k, deep, lines + 4 * i * LINE, room)
+                        line = (j + p * PANEL + i) * depth + k
+                        fetch_codes(w, line + PANEL * depth, deep)
+                        unpacked(w, line, deep, lines + 4 * i * LINE, room)
                     pack_turned(lines, LINE, deep, here, packed + 4 * p * stride, stride)
             else:
                 for i in range(deep):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from .compiler import inlined, kernel
-from .intrinsics import PANEL, floats, move6, move_panel, tile1, tile2, tile6, words_of
+from .intrinsics import PANEL, TURN, floats, move6, move_panel, tile1, tile2, tile6, turn, words_of
 
 DEPTH = 256  # of a packed block: one panel of it stays in the first-level cache
 ROWS = 96  # of the left operand at a time: they stay in the second-level cache
@@ -64,20 +64,30 @@ def pack_strips(source, ld, rows, columns, packed):
 
 
 @inlined
+def turn_cells(source, ld, rows, columns, to):
+    """to[i * PANEL + j] = source[j * ld + i]."""
+    for j in range(columns):
+        line, cells = floats(source + 4 * j * ld, rows), floats(to + 4 * j, rows * PANEL)
+        for i in range(rows):
+            cells[i * PANEL] = line[i]
+
+
+@inlined
 def pack_turned(source, ld, rows, columns, packed, stride):
-    """The same for panels of PANEL columns where the source holds columns as rows: source[j * ld + i]."""
+    """What `pack` makes of rows, where the source holds columns as rows: source[j * ld + i]."""
+    high = rows // TURN * TURN
     for p in range(panels_of(columns)):
-        here = min(PANEL, columns - p * PANEL)
-        for start in range(0, rows, PANEL):
-            high = min(PANEL, rows - start)
-            to = floats(packed + 4 * (p * stride + start * PANEL), PANEL * PANEL)
-            for j in range(here):
-                line = floats(source + 4 * ((p * PANEL + j) * ld + start), PANEL)
-                for i in range(high):
-                    to[i * PANEL + j] = line[i]
-            for j in range(here, PANEL):
-                for i in range(high):
-                    to[i * PANEL + j] = 0
+        lines, to, here = source + 4 * p * PANEL * ld, packed + 4 * p * stride, min(PANEL, columns - p * PANEL)
+        wide = here // TURN * TURN
+        for i in range(0, high, TURN):
+            for j in range(0, wide, TURN):
+                turn(lines + 4 * (j * ld + i), ld, to + 4 * (i * PANEL + j), PANEL)
+        turn_cells(lines + 4 * high, ld, rows - high, wide, to + 4 * high * PANEL)
+        turn_cells(lines + 4 * wide * ld, ld, rows, here - wide, to + 4 * wide)
+        for i in range(rows if here < PANEL else 0):
+            rest = floats(to + 4 * (i * PANEL + here), PANEL - here)
+            for j in range(PANEL - here):
+                rest[j] = 0
 
 
 @inlined
