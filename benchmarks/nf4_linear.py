@@ -20,6 +20,7 @@ from turret.spi import ScaleCode
 
 X = npt.NDArray[Any]
 Call = Callable[[X, int], X]
+Put = Callable[[X], X]
 
 SHAPES = ((1536, 576), (576, 1536), (4096, 4096))
 ROWS = (1, 2, 4, 8, 16, 256)
@@ -124,7 +125,7 @@ def worker(name: str, shape: tuple[int, int], options: argparse.Namespace) -> Ca
     draw = np.random.default_rng(0)
     copies = 1 if options.resident else max(1, STREAMED // (4 * shape[0] * shape[1]))
     weight = draw.standard_normal(shape).astype(np.float32)
-    call, truth = (_turret if name == "turret" else _numpy)(weight, copies, options)
+    call, put, truth = (_turret if name == "turret" else _numpy)(weight, copies, options)
     width = shape[0] if options.vjp else shape[1]
     turn = 0
 
@@ -133,11 +134,12 @@ def worker(name: str, shape: tuple[int, int], options: argparse.Namespace) -> Ca
         x = np.random.default_rng(request["rows"]).standard_normal((request["rows"], width)).astype(np.float32)
         if request["do"] == "error":
             want = x.astype(np.float64) @ (truth if options.vjp else truth.T)
-            return float(np.abs(call(x, 0) - want).max() / np.abs(want).max())
+            return float(np.abs(call(put(x), 0) - want).max() / np.abs(want).max())
         us: list[float] = []
+        placed = put(x)
         warm, end = time.perf_counter() + TURN_S / 3, time.perf_counter() + TURN_S * 4 / 3
         while (began := time.perf_counter()) < end or len(us) < 3:
-            call(x, turn % copies)
+            call(placed, turn % copies)
             turn += 1
             if began > warm:
                 us.append((time.perf_counter() - began) * 1e6)
@@ -146,14 +148,14 @@ def worker(name: str, shape: tuple[int, int], options: argparse.Namespace) -> Ca
     return answer
 
 
-def _numpy(weight: X, copies: int, options: argparse.Namespace) -> tuple[Call, X]:
+def _numpy(weight: X, copies: int, options: argparse.Namespace) -> tuple[Call, Put, X]:
+    """What is called, what places its input beforehand, and the weight in float64."""
     weights = [weight.copy() for _ in range(copies)]
-    if options.vjp:
-        return lambda dy, i: dy @ weights[i], weight.astype(np.float64)
-    return lambda x, i: x @ weights[i].T, weight.astype(np.float64)
+    call: Call = (lambda dy, i: dy @ weights[i]) if options.vjp else (lambda x, i: x @ weights[i].T)
+    return call, np.copy, weight.astype(np.float64)
 
 
-def _turret(weight: X, copies: int, options: argparse.Namespace) -> tuple[Call, X]:
+def _turret(weight: X, copies: int, options: argparse.Namespace) -> tuple[Call, Put, X]:
     from dataclasses import replace
 
     from turret.registry import open_backend
@@ -163,9 +165,13 @@ def _turret(weight: X, copies: int, options: argparse.Namespace) -> tuple[Call, 
     packed = slot.pack(put(weight), block=options.block, scales=options.scales)
     codes = get(packed.codes)
     weights = [replace(packed, codes=put(codes)) for _ in range(copies)]
-    if options.vjp:
-        return lambda dy, i: slot.linear_vjp_input(put(dy), weights[i]), get(slot.unpack(packed)).astype(np.float64)
-    return lambda x, i: slot.linear(put(x), weights[i], None), get(slot.unpack(packed)).astype(np.float64)
+
+    def call(x: X, i: int) -> X:
+        made: X = slot.linear_vjp_input(x, weights[i]) if options.vjp else slot.linear(x, weights[i], None)
+        tools.storage.synchronize(made)
+        return made
+
+    return call, put, get(slot.unpack(packed)).astype(np.float64)
 
 
 if __name__ == "__main__":
