@@ -51,7 +51,13 @@ def error_of(err: str) -> str:
         (["--keep", "0"], "keep 0"),
         (["--width", "1000000"], "memory"),
         (["--layers", "100000000"], "memory"),
-        (["--ff", "9" * 24], "memory"),
+        (["--ff", "9" * 18], "memory"),
+        (["--ff", "9" * 24], "2**63"),
+        *((["--" + name, "1" + "0" * 400], "2**63") for name in ("width", "ff", "layers", "eval-batches", "context")),
+        (["--model", "mini", "--width", "1" + "0" * 400], "2**63"),
+        (["--seed", "1" + "0" * 400], "2**64"),
+        (["--optimizer-page", "1" + "0" * 400], "2**63"),
+        (["--optimizer-page", "1", "--layers", "4", "--width", "128"], "at least"),
         (["--context", "1000000000000"], "memory"),
         (["--batch", "1000000000000"], "memory"),
         (["--accumulate", "1000000000000"], "memory"),
@@ -68,7 +74,7 @@ def error_of(err: str) -> str:
         (["--resume", ""], "--resume"),
         (["--config", "/nonexistent/x.toml"], "x.toml"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
 def test_a_bad_option_is_named_and_nothing_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], named: str
@@ -78,6 +84,7 @@ def test_a_bad_option_is_named_and_nothing_is_made(
     assert status in ((1, 2) if "cpu:7" in options else (2,))
     assert stdout == ""
     assert named in error_of(err)
+    assert len(error_of(err)) < 600
     assert not out.exists() or [path.name for path in out.iterdir()] == [".lock"]
 
 
@@ -118,7 +125,15 @@ def test_train_without_out_says_what_is_missing(capsys: pytest.CaptureFixture[st
         ("corpus = 3", "corpus is 3"),
         ("min-lr = 0.1\nmin_lr = 0.1", "twice"),
         ("steps =", "TOML"),
+        *((f"{name} = 1{'0' * 400}", f"{name} is 1000") for name in ("lr", "dropout", "min_lr", "grad_clip")),
+        (f"steps = 1{'0' * 400}", "2**63"),
+        (f"steps = {'9' * 5000}", "more digits than Python reads"),
+        (f"lr = {'9' * 5000}", "more digits than Python reads"),
+        (f"lr = 0x{'f' * 9000}", "lr is a int too long"),
+        (f"width = 0x{'f' * 9000}", "2**63"),
+        (f"log = '{'x' * 5000}'", "wanted one of auto, progress, json"),
     ],
+    ids=lambda text: text[:30],
 )
 def test_a_bad_configuration_file_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, named: str
@@ -128,6 +143,8 @@ def test_a_bad_configuration_file_is_named(
     status, _, err = call(capsys, "train", "--out", str(tmp_path / "run"), "--config", str(file))
     assert status == 2
     assert named in error_of(err)
+    assert len(error_of(err)) < 400
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_line_beats_the_file_which_beats_defaults(tmp_path: Path) -> None:

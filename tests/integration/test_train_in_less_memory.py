@@ -133,16 +133,35 @@ def test_a_precision_that_is_no_gain_is_refused_before_there_is_a_folder(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_a_float16_run_resumed_where_it_cannot_go_on_is_told_to_choose_another_backend(
+    tmp_path: Path, corpus: str
+) -> None:
+    config = tiny(corpus, precision="float16", steps=4)
+    trained(config, tmp_path / "run", "minimal")
+    found = read_checkpoint(find_checkpoint(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"no arithmetic in float16.*choose a backend that computes in float16$"):
+        trained(dataclasses.replace(config, steps=8), tmp_path / "more", "cpu", resume=found)
+    assert not (tmp_path / "more").exists()
+
+
+def test_pages_so_small_that_steps_crawl_are_refused_with_the_least_that_is_not(tmp_path: Path, corpus: str) -> None:
+    usual = RunConfig(corpus=(corpus,), optimizer_page=1)
+    with pytest.raises(ConfigError, match=r"optimizer-page 1 cuts the 867328 parameters.*at least 9 for this model"):
+        trained(usual, tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"dropout": 1.0}, "dropout 1.0; wanted a rate"),
         ({"dropout": -0.1}, "dropout -0.1"),
         ({"attention_dropout": 2.0}, "attention dropout 2.0"),
-        ({"residual_dropout": float("nan")}, "residual dropout nan"),
+        ({"residual_dropout": float("nan")}, "residual_dropout is nan; wanted a number"),
         ({"embedding_dropout": float("inf")}, "embedding dropout inf"),
         ({"precision": "half"}, "precision 'half'; wanted one of float32, bfloat16, float16"),
         ({"optimizer_page": 0}, "optimizer-page 0; wanted at least 1"),
+        ({"optimizer_page": 2.5}, "optimizer_page is 2.5; wanted a whole number"),
         ({"attention": "linear"}, "attention 'linear'; wanted one of materialized, flash"),
         ({"activation_checkpointing": "all"}, "wanted one of none, block"),
     ],

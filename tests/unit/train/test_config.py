@@ -14,6 +14,7 @@ from turret.models import DecoderConfig, MiniConfig
 from turret.spi import ConfigError
 from turret.train import RunConfig
 from turret.train.config import CHANGEABLE
+from turret.train.values import shown
 
 
 def test_the_dictionary_form_makes_the_same_configuration() -> None:
@@ -67,7 +68,82 @@ def test_contradictions_are_refused_at_construction(values: dict[str, Any]) -> N
         RunConfig(**values)
 
 
-json_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text(), max_size=2)
+HUGE = 10**400
+UNWRITABLE = 10**5000
+
+
+def short(values: object) -> str:
+    """For test ids: Python writes no number of 5000 digits."""
+    return shown(values)[:30]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"optimizer_page": value} for value in (2.5, True, "7", [7])),
+        *({"steps": value} for value in (2.0, True, "10", None)),
+        *({"seed": value} for value in (0.5, False, "0")),
+        *({"warmup": value} for value in (1.5, True)),
+        *({name: ["x"]} for name in ("model", "schedule", "precision", "log", "attention", "backend")),
+        {"activation_checkpointing": {"none"}},
+        {"model": None},
+        {"backend": 3},
+        {"capture": 1},
+        {"capture": "false"},
+        *({"corpus": value} for value in ("abc", 5, (1,), None)),
+        *({"lr": value} for value in ("1", True, None, HUGE)),
+        *({"dropout": value} for value in ("0.1", True, None, HUGE)),
+        *({"grad_clip": value} for value in ("inf", None, HUGE)),
+        {"beta1": "0.9"},
+        {"min_lr": math.nan, "schedule": "constant"},
+    ],
+    ids=short,
+)
+def test_the_constructor_refuses_what_is_of_another_type(values: dict[str, Any]) -> None:
+    (name,) = [key for key in values if key != "schedule" or len(values) == 1]
+    with pytest.raises(ConfigError, match=f"^RunConfig: {name} is .*; wanted (a |true or)"):
+        RunConfig(**values)
+
+
+WHOLE = [f.name for f in fields(RunConfig) if "int" in str(f.type)]
+REAL = [f.name for f in fields(RunConfig) if "float" in str(f.type)]
+
+
+@pytest.mark.parametrize("value", [HUGE, UNWRITABLE, -HUGE, -UNWRITABLE], ids=["1e400", "1e5000", "-1e400", "-1e5000"])
+@pytest.mark.parametrize("name", [*WHOLE, *REAL])
+@pytest.mark.parametrize("model", ["decoder", "mini"])
+def test_a_number_beyond_reason_is_a_short_error(model: str, name: str, value: int) -> None:
+    values = {"model": model, name: value}
+    for read in (False, True):
+        with pytest.raises(ConfigError, match=name.replace("_", ".")) as caught:
+            RunConfig.from_values(values, source="run.toml") if read else RunConfig(**values)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 200
+
+
+def test_other_values_beyond_reason_are_short_errors_too() -> None:
+    long = "x" * 5000
+    for values in ({"model": long}, {"precision": long}, {"log": long}, {long: 1}, {"corpus": [UNWRITABLE]}):
+        with pytest.raises(ConfigError) as caught:
+            RunConfig.from_values(values, source="run.toml")
+        assert len(str(caught.value)) < 1000
+    with pytest.raises(ConfigError, match="keeps seed 0, got a int too long"):
+        RunConfig().resumed({"seed": UNWRITABLE})
+
+
+def test_whole_numbers_are_welcome_where_numbers_are() -> None:
+    config = RunConfig(lr=1, min_lr=0, grad_clip=1, dropout=0, weight_decay=0)
+    assert RunConfig.from_values(config.to_dict(), source="test") == config
+
+
+json_values = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([HUGE, UNWRITABLE])
+    | st.floats()
+    | st.text()
+    | st.lists(st.text(), max_size=2)
+)
 
 
 @given(

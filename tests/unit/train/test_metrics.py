@@ -165,8 +165,10 @@ GOOD = json.loads(record(2, 1.0).to_json())
         (json.dumps({**GOOD, "val_loss": None}), "val_loss is None"),
         (json.dumps({**GOOD, "step": 1}), "step 1 follows step 1"),
         ("", "Expecting value"),
+        (json.dumps({**GOOD, "loss_scale": -3}), "loss_scale is -3, not a number above 0"),
+        (json.dumps({**GOOD, "loss_scale": 0.0}), "loss_scale is 0.0, not a number above 0"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_a_malformed_line_before_the_last_is_named(path: Path, line: str, message: str) -> None:
     path.parent.mkdir()

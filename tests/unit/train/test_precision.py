@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,47 @@ def test_a_scale_that_is_no_power_of_two_in_range_is_refused(value: float) -> No
         LossScale(value)
 
 
+@pytest.mark.parametrize("value", ["a", True, None, [1.0], 10**400, 10**5000], ids=lambda value: type(value).__name__)
+def test_a_scale_that_is_no_number_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^loss scale .*power of two") as caught:
+        LossScale(value)
+    assert len(str(caught.value)) < 160
+
+
+@pytest.mark.parametrize("patience", ["x", True, 2.5, None, 0, -(10**5000)], ids=lambda value: type(value).__name__)
+def test_a_patience_that_is_no_count_is_refused(patience: Any) -> None:
+    with pytest.raises(ConfigError, match=r"patience .*; wanted a whole number"):
+        LossScale(patience=patience)
+
+
+def test_a_scale_given_as_a_whole_number_survives_its_checkpoint() -> None:
+    scale, again = LossScale(1024), LossScale()
+    again.load(scale.state(), step=0)
+    assert again.value == 1024.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"good": True}, {"skipped": False}, {"value": True}, {"good": 6, "skipped": 5}, {"good": 11}, {"good": 10**5000}],
+    ids=lambda change: "-".join(change),
+)
+def test_a_state_that_no_run_can_be_in_is_refused(change: dict[str, object]) -> None:
+    scale = LossScale(64.0)
+    with pytest.raises(CheckpointError, match="at step 10"):
+        scale.load({**LossScale(128.0).state(), **change}, step=10)
+    assert scale.state() == LossScale(64.0).state()
+
+
+def test_every_state_that_a_run_passes_through_is_taken() -> None:
+    scale, draw = LossScale(2.0**10, patience=3), np.random.default_rng(0)
+    for step in range(1, 60):
+        if draw.random() < 0.7 or not scale.overflowed():
+            scale.passed()
+        again = LossScale(patience=3)
+        again.load(scale.state(), step=step)
+        assert again.state() == scale.state()
+
+
 @pytest.mark.parametrize(
     "change",
     [{"value": 3.0}, {"value": 2}, {"good": -1}, {"good": 2000}, {"skipped": 11}, {"skipped": 1.0}, {"value": None}],
@@ -70,6 +112,23 @@ def test_a_device_without_the_format_is_refused_with_what_it_has() -> None:
         compute_format("bfloat16", open_backend("minimal"))
     with pytest.raises(ConfigError, match="wanted one of float32, bfloat16, float16"):
         compute_format("fp8", open_backend("cpu"))
+
+
+@pytest.mark.parametrize("word", [["float16"], {"float16"}, None, 16, True, "x" * 5000], ids=lambda word: str(word)[:9])
+def test_a_precision_that_is_no_word_is_refused(word: Any) -> None:
+    with pytest.raises(ConfigError, match="wanted one of float32, bfloat16, float16") as caught:
+        compute_format(word, open_backend("cpu"))
+    assert len(str(caught.value)) < 160
+
+
+@pytest.mark.parametrize(("word", "fault"), [("float16", "no arithmetic in float16"), ("bfloat16", "has no bfloat16")])
+def test_a_resumed_run_is_told_to_change_what_it_may(word: str, fault: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{fault}.*; a resumed run keeps its precision.*backend.* in {word}$"
+    ) as caught:
+        compute_format(word, open_backend("cpu"), resumed=True)
+    assert "choose float32" not in str(caught.value)
+    assert compute_format("float16", open_backend("minimal"), resumed=True) == "float16"
 
 
 def test_a_device_that_has_it_gets_it() -> None:

@@ -116,6 +116,7 @@ PROGRESS = [
     "learning_rate",
     "tokens_seen",
     "seconds",
+    "loss_scale",
     "tokens_per_second",
     "seconds_left",
 ]

@@ -41,7 +41,7 @@ OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("keep", int, "Checkpoints kept [3]"),
     ("attention", str, "materialized, or flash: memory linear in the context [materialized]"),
     ("activation-checkpointing", str, "none, or block: less memory for one more forward pass [none]"),
-    ("dropout", float, "Rate at which attention, residuals and embeddings are dropped in training [0]"),
+    ("dropout", float, "Rate at which attention, residuals and embeddings are dropped in training [0.0]"),
     ("attention-dropout", float, "The rate for attention probabilities alone [dropout]"),
     ("residual-dropout", float, "The rate for what blocks add alone [dropout]"),
     ("embedding-dropout", float, "The rate for embedded tokens alone [dropout]"),
@@ -116,6 +116,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: a number in it has more digits than Python reads; write a smaller one") from error
 
 
 def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:

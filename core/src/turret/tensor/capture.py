@@ -68,7 +68,6 @@ class Key:
     state: Signature
     links: tuple[int | None, ...]
     backend: OpenBackend
-    recording: bool
     ambient: tuple[object, ...]
 
 
@@ -111,14 +110,8 @@ class Captured(Generic[P, R]):
         state = tuple((id(t), t.shape, t.dtype, t.requires_grad) for t in held)
         places = {id(t): i for i, t in enumerate(held)}
         links = tuple(places.get(id(t)) for t in arguments.tensors)
-        key = Key(
-            arguments=arguments.signature,
-            state=state,
-            links=links,
-            backend=backend,
-            recording=is_recording(),
-            ambient=ambient(),
-        )
+        where = (is_recording(), *ambient())
+        key = Key(arguments=arguments.signature, state=state, links=links, backend=backend, ambient=where)
         program = self._programs.get(key)
         made = program is None
         if program is None:

@@ -16,6 +16,7 @@ from turret.spi import ConfigError
 from turret.train.checkpoint.content import LARGEST_COUNT
 
 from .precision import PRECISIONS
+from .values import require_count, require_word, shown, typed
 
 ScheduleName = Literal["cosine", "constant"]
 CHANGEABLE = frozenset(
@@ -75,38 +76,11 @@ class RunConfig:
     log: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.model not in KINDS:
-            raise ConfigError(f"model {self.model!r}; wanted one of {', '.join(KINDS)}")
-        if not self.corpus or not all(isinstance(source, str) and source for source in self.corpus):
-            raise ConfigError(f"corpus {self.corpus!r}; wanted files, a folder or builtin:python-docs")
-        for name in ("layers", "heads", "width", "context", "batch", "accumulate", "steps", "eval_every"):
-            _require_count(name, getattr(self, name), 1)
-        for name in ("eval_batches", "checkpoint_every", "keep"):
-            _require_count(name, getattr(self, name), 1)
-        for name in ("kv_heads", "ff", "optimizer_page"):
-            if getattr(self, name) is not None:
-                _require_count(name, getattr(self, name), 1)
-        if self.warmup is not None:
-            _require_count("warmup", self.warmup, 0)
-        _require_count("seed", self.seed, 0)
-        if self.schedule not in get_args(ScheduleName):
-            raise ConfigError(f"schedule {self.schedule!r}; wanted one of {', '.join(get_args(ScheduleName))}")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} {getattr(self, name)}; wanted at least 0 and below 1")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"weight_decay {self.weight_decay}; wanted a finite number of at least 0")
-        if not self.grad_clip > 0:
-            raise ConfigError(f"grad_clip {self.grad_clip}; wanted a positive number, inf for no clipping")
-        if not 0 <= self.val_fraction < 1:
-            raise ConfigError(f"val_fraction {self.val_fraction}; wanted at least 0 and below 1")
-        check_memory(self.attention, self.activation_checkpointing)
-        for kind, rate in {"": self.dropout, **self.dropout_rates()}.items():
-            check_rate(f"{kind} dropout".strip(), rate)
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"precision {self.precision!r}; wanted one of {', '.join(PRECISIONS)}")
-        if self.log not in ("auto", "progress", "json"):
-            raise ConfigError(f"log {self.log!r}; wanted auto, progress or json")
+        for name, kind in _KINDS.items():
+            typed(name, kind, getattr(self, name), source="RunConfig")
+        self._require_words()
+        self._require_counts()
+        self._require_ranges()
         self.schedule_function()
         self.model_config()
         if self.steps * self.tokens_per_step > LARGEST_COUNT:
@@ -114,6 +88,36 @@ class RunConfig:
                 f"{self.steps} steps of {self.tokens_per_step} tokens pass 2**63 - 1 tokens, which no file counts; "
                 f"make steps, batch, accumulate or context smaller"
             )
+
+    def _require_words(self) -> None:
+        require_word("model", self.model, KINDS)
+        require_word("schedule", self.schedule, get_args(ScheduleName))
+        require_word("precision", self.precision, tuple(PRECISIONS))
+        require_word("log", self.log, ("auto", "progress", "json"))
+        check_memory(self.attention, self.activation_checkpointing)
+        if not self.corpus or not all(self.corpus):
+            raise ConfigError(f"corpus {shown(self.corpus)}; wanted files, a folder or builtin:python-docs")
+
+    def _require_counts(self) -> None:
+        for name in _COUNTS:
+            require_count(name, getattr(self, name), 1)
+        for name in ("kv_heads", "ff", "optimizer_page"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name), 1)
+        if self.warmup is not None:
+            require_count("warmup", self.warmup, 0)
+        require_count("seed", self.seed, 0, bits=64)
+
+    def _require_ranges(self) -> None:
+        for name in ("beta1", "beta2", "val_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} {shown(getattr(self, name))}; wanted at least 0 and below 1")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"weight_decay {shown(self.weight_decay)}; wanted a finite number of at least 0")
+        if not self.grad_clip > 0:
+            raise ConfigError(f"grad_clip {shown(self.grad_clip)}; wanted a positive number, inf for no clipping")
+        for kind, rate in {"": self.dropout, **self.dropout_rates()}.items():
+            check_rate(f"{kind} dropout".strip(), float(rate))
 
     @property
     def tokenizer(self) -> ByteLevelTokenizer:
@@ -168,11 +172,11 @@ class RunConfig:
         """Step number, from 1, to learning rate."""
         min_lr, warmup = self._rates()
         if self.schedule == "constant":
-            return constant(self.lr, warmup=warmup)
-        return warmup_cosine(self.lr, min_lr=min_lr, warmup=warmup, steps=self.steps)
+            return constant(float(self.lr), warmup=warmup)
+        return warmup_cosine(float(self.lr), min_lr=min_lr, warmup=warmup, steps=self.steps)
 
     def _rates(self) -> tuple[float, int]:
-        min_lr = self.lr / 10 if self.min_lr is None else self.min_lr
+        min_lr = self.lr / 10 if self.min_lr is None else float(self.min_lr)
         return min_lr, min(100, self.steps // 10) if self.warmup is None else self.warmup
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,13 +204,17 @@ class RunConfig:
             if key not in CHANGEABLE and getattr(self, key) != value:
                 free = ", ".join(sorted(k.replace("_", "-") for k in CHANGEABLE))
                 raise ConfigError(
-                    f"a resumed run keeps {key.replace('_', '-')} {getattr(self, key)!r}, got {value!r}; leave it out "
-                    f"or start a new run; a resumed run may change {free}"
+                    f"a resumed run keeps {key.replace('_', '-')} {shown(getattr(self, key))}, got {shown(value)}; "
+                    f"leave it out or start a new run; a resumed run may change {free}"
                 )
         return replace(self, **given)
 
 
 _KINDS: dict[str, str] = {f.name: str(f.type) for f in fields(RunConfig)}
+_COUNTS = (
+    *("layers", "heads", "width", "context", "batch", "accumulate", "steps"),
+    *("eval_every", "eval_batches", "checkpoint_every", "keep"),
+)
 
 
 def checked_values(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
@@ -220,41 +228,15 @@ def checked_values(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
         if key not in _KINDS:
             near = difflib.get_close_matches(key, _KINDS, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(_KINDS))}"
-            raise ConfigError(f"{source} has no key '{raw}'; {hint}")
+            raise ConfigError(f"{source} has no key {shown(raw)}; {hint}")
         if key in checked:
             raise ConfigError(f"{source} gives '{key}' twice, with a dash and with an underscore")
-        checked[key] = _typed(key, value, source)
+        checked[key] = typed(key, _KINDS[key], _spelled_out(key, value), source=source)
     return checked
 
 
-def _typed(key: str, value: Any, source: str) -> Any:
-    kind = _KINDS[key]
-    if value is None and "None" in kind:
-        return None
-    if key == "corpus":
-        sources = [value] if isinstance(value, str) else value
-        if isinstance(sources, (list, tuple)) and all(isinstance(s, str) for s in sources):
-            return tuple(sources)
-        raise ConfigError(f"{source}: corpus is {value!r}; wanted a path or a list of paths")
-    if kind == "bool":
-        if isinstance(value, bool):
-            return value
-        raise ConfigError(f"{source}: {key} is {value!r}; wanted true or false")
-    if "float" in kind:
-        if key == "grad_clip" and value == "inf":
-            return math.inf
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
-            return float(value)
-        raise ConfigError(f"{source}: {key} is {value!r}; wanted a number")
-    if "int" in kind:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise ConfigError(f"{source}: {key} is {value!r}; wanted a whole number")
-    if isinstance(value, str):
-        return value
-    raise ConfigError(f"{source}: {key} is {value!r}; wanted a text")
-
-
-def _require_count(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name.replace('_', '-')} {value}; wanted at least {least}")
+def _spelled_out(key: str, value: Any) -> Any:
+    """What files may write shorter, or cannot write as it is."""
+    if key == "grad_clip" and value == "inf":
+        return math.inf
+    return [value] if key == "corpus" and isinstance(value, str) else value

@@ -169,4 +169,6 @@ def _number(name: str, value: Any) -> Any:
         return value
     if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"{name} is {value!r:.80}, not a finite number")
+    if name == "loss_scale" and value <= 0:
+        raise ValueError(f"{name} is {value!r:.80}, not a number above 0")
     return float(value)

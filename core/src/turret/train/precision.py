@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from turret.registry import OpenBackend
 from turret.spi import HALVES, CheckpointError, ConfigError, DType
+
+from .values import shown
 
 PRECISIONS: dict[str, DType | None] = {"float32": None, "bfloat16": "bfloat16", "float16": "float16"}
 """What `--precision` may say, and the format that layers compute in where it is not that of the parameters."""
 
 
-def compute_format(precision: str, backend: OpenBackend) -> DType | None:
-    """The format for `turret.nn.computing`.
+def compute_format(precision: str, backend: OpenBackend, *, resumed: bool = False) -> DType | None:
+    """The format for `turret.nn.computing`. resumed: the run keeps its precision, so only a backend can be advised.
 
     Raises: ConfigError for another word, and where the device lacks the format or gains nothing by it.
     """
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision {precision!r}; wanted one of {', '.join(PRECISIONS)}")
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise ConfigError(f"precision {shown(precision)}; wanted one of {', '.join(PRECISIONS)}")
     dtype, device = PRECISIONS[precision], backend.tools.storage.device()
     if dtype is None:
         return None
     fast = device.dtypes - device.storage_only
-    instead = ", ".join(["float32", *sorted(fast & HALVES)])
+    instead = (
+        f"a resumed run keeps its precision, so choose a backend that computes in {dtype}"
+        if resumed
+        else f"choose {', '.join(['float32', *sorted(fast & HALVES)])}"
+    )
     if dtype not in device.dtypes:
-        raise ConfigError(f"precision {precision}: {backend.spec} ({device.name}) has no {dtype}; choose {instead}")
+        raise ConfigError(f"precision {precision}: {backend.spec} ({device.name}) has no {dtype}; {instead}")
     if dtype not in fast:
         raise ConfigError(
             f"precision {precision}: {backend.spec} ({device.name}) has no arithmetic in {dtype} and would convert "
-            f"around every operation, which is slower than float32; choose {instead}"
+            f"around every operation, which is slower than float32; {instead}"
         )
     return dtype
 
@@ -45,11 +51,13 @@ class LossScale:
     LEAST, GREATEST = 1.0, 2.0**24
 
     def __init__(self, value: float = 2.0**16, *, patience: int = 2000) -> None:
-        if not self.LEAST <= value <= self.GREATEST or math.frexp(value)[0] != 0.5:
-            raise ConfigError(f"loss scale {value}; wanted a power of two from {self.LEAST:g} to {self.GREATEST:g}")
-        if patience < 1:
-            raise ConfigError(f"loss scale patience {patience}; wanted at least 1 step")
-        self.value, self.patience = value, patience
+        if not self._is_scale(value):
+            raise ConfigError(
+                f"loss scale {shown(value)}; wanted a power of two from {self.LEAST:g} to {self.GREATEST:g}"
+            )
+        if not _is_count(patience) or patience < 1:
+            raise ConfigError(f"loss scale patience {shown(patience)}; wanted a whole number of at least 1 step")
+        self.value, self.patience = float(value), patience
         self.good, self.skipped = 0, 0
 
     def passed(self) -> None:
@@ -72,16 +80,26 @@ class LossScale:
     def load(self, state: Mapping[str, Any], *, step: int) -> None:
         """Takes what `state` gave after `step` steps. Raises: CheckpointError; nothing is changed then."""
         value, good, skipped = (state.get(name) for name in ("value", "good", "skipped"))
+        # Every step is a good one or a skipped one; good ones before the last change of the scale are counted no more.
         if (
             not isinstance(value, float)
-            or not self.LEAST <= value <= self.GREATEST
-            or math.frexp(value)[0] != 0.5
-            or not isinstance(good, int)
-            or not isinstance(skipped, int)
-            or not (0 <= good < self.patience and 0 <= skipped <= step)
+            or not self._is_scale(value)
+            or not _is_count(good)
+            or not _is_count(skipped)
+            or not (0 <= good < self.patience and skipped >= 0 and good + skipped <= step)
         ):
             raise CheckpointError(
-                f"loss scale {dict(state)!r:.200} at step {step}; wanted value (a power of two from {self.LEAST:g} to "
-                f"{self.GREATEST:g}), good (below {self.patience}) and skipped (at most {step}); use another checkpoint"
+                f"loss scale {shown(dict(state))} at step {step}; wanted value (a power of two from {self.LEAST:g} to "
+                f"{self.GREATEST:g}), good (below {self.patience}) and skipped (together at most {step}); use another "
+                f"checkpoint"
             )
         self.value, self.good, self.skipped = value, good, skipped
+
+    def _is_scale(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return self.LEAST <= value <= self.GREATEST and math.frexp(value)[0] == 0.5
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -7,7 +7,16 @@ import os
 from turret.models import DecoderConfig, MiniConfig
 from turret.spi import ConfigError
 
-FLOAT, WINDOW = 4, 8  # bytes of a float32; of a token as int32 in inputs and in targets
+from .values import shown
+
+FLOAT = 4
+"""Bytes of a float32."""
+WINDOW = 8
+"""Bytes of a token, an int32 in a batch's inputs and one in its targets."""
+BLOCK = 10_000
+"""Bytes of a block's Python objects, beside its numbers."""
+PAGES = 100_000
+"""Pages of optimizer state that a run may have: every step makes some arrays for each."""
 
 
 def require_room(
@@ -20,16 +29,25 @@ def require_room(
     Raises: ConfigError saying how much the sizes need and how much there is.
     """
     inside = 0 if saving else 3 * config.width + config.feed_forward
-    kept = (config.blocks * (config.width + inside) + config.vocabulary) / (2 if saving else 1)
+    kept = config.blocks * (config.width + inside) + config.vocabulary
+    activations = tokens * kept // (2 if saving else 1)
     table = config.context * (config.width // config.heads)
-    # Each block has some 10 kB of Python objects beside its numbers.
-    needed = int(
-        FLOAT * (copies * config.parameter_count() + tokens * kept + table) + WINDOW * held + 10_000 * config.blocks
-    )
+    numbers = copies * config.parameter_count() + activations + table
+    needed = FLOAT * numbers + WINDOW * held + BLOCK * config.blocks
     if needed > (there := machine_memory()):
         raise ConfigError(
             f"these sizes need at least {_gigabytes(needed)} GB of memory and this machine has {_gigabytes(there)}; "
             f"make layers, width, ff, context, batch, accumulate or eval_batches smaller"
+        )
+
+
+def require_few_pages(config: DecoderConfig | MiniConfig, page: int) -> None:
+    """Raises: ConfigError where pages of `page` elements for every parameter are more than `PAGES`."""
+    parameters = config.parameter_count()
+    if (pages := -(-parameters // page)) > PAGES:
+        raise ConfigError(
+            f"optimizer-page {page} cuts the {shown(parameters)} parameters into {shown(pages)} pages, each of them an "
+            f"array in every step; wanted at least {shown(-(-parameters // PAGES))} for this model"
         )
 
 

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from turret.data import BatchSampler, DataPosition, Manifest, Split, open_corpus
+from turret.data import DataPosition, Manifest, open_corpus
 from turret.data.builtin import HASH_FILE, TEXT_FILE
-from turret.models import LanguageModel, build_model
-from turret.optim import Adam, decay_groups
-from turret.registry import OpenBackend, use_backend
+from turret.models import LanguageModel
+from turret.registry import OpenBackend
 from turret.spi import CheckpointError, ConfigError, DataError
-from turret.tensor import RandomStream
 
+from .assembly import LOSS_SCALE, assembled
 from .checkpoint import CheckpointContent, CheckpointStore
 from .config import RunConfig
-from .engine import Clock, Engine, metrics_of
+from .engine import Clock, metrics_of
 from .interrupt import Interrupt, watch_signals
 from .lock import LOCK, hold
 from .metrics import MetricsLog, StepMetrics
-from .precision import LossScale, compute_format
-from .room import require_room
+from .precision import compute_format
+from .room import require_few_pages, require_room
 from .telemetry import Broadcast, CheckpointSaved, Evaluation, Observer, TrainDone, TrainStart
 
 METRICS = "metrics.jsonl"
 LOSS_CURVE = "loss.png"
-LOSS_SCALE = "loss_scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +73,7 @@ def run_training(
     CheckpointError; the last checkpoint is intact then.
     """
     _require_room(config)
-    compute_format(config.precision, backend)
+    compute_format(config.precision, backend, resumed=resume is not None)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,7 +109,7 @@ class _Run:
         if resume is not None:
             Manifest.from_dict(resume.data).require_same(self.provenance)
             _require_position(config, resume)
-        self.engine = self._engine(resume)
+        self.engine = assembled(config, self.corpus, backend, resume)
         self.store = CheckpointStore(out, keep=config.keep)
         if self.start in self.store.steps():
             self.store.rewind(self.start)
@@ -120,64 +117,10 @@ class _Run:
         self.last_val: float | None = None if self.log.last is None else self.log.last.val_loss
         self.checkpoint: Path | None = self.resumed_from
 
-    def _engine(self, resume: CheckpointContent | None) -> Engine:
-        config = self.config
-        tokenizer = config.tokenizer
-        split = Split.cut(len(self.corpus), val_fraction=config.val_fraction, context=config.context)
-        with use_backend(self.backend):
-            model = build_model(config.model_config(), seed=config.seed)
-        model.save_memory(attention=config.attention, checkpointing=config.activation_checkpointing)
-        model.regularize(**config.dropout_rates())
-        optimizer = Adam(
-            decay_groups(model.named_parameters(), config.weight_decay),
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            max_norm=config.grad_clip,
-            page_elements=config.optimizer_page,
-        )
-        precision = compute_format(config.precision, self.backend)
-        scale = LossScale() if precision == "float16" else None
-        if resume is not None:
-            resume.require_shapes({name: p.shape for name, p in model.named_parameters()})
-            model.load_state_dict(resume.parameters)
-            if scale is not None:
-                scale.load(_loss_scale(resume), step=resume.step)
-            optimizer.load_state_dict(resume.optimizer, steps=resume.step - (0 if scale is None else scale.skipped))
-        drops = any(config.dropout_rates().values())
-        size = (config.context, config.batch, config.seed)
-        validation = (
-            BatchSampler(self.corpus, tokenizer, split.val, *size).fixed_batches(config.eval_batches)
-            if config.val_fraction > 0
-            else ()
-        )
-        return Engine(
-            model,
-            optimizer,
-            BatchSampler(self.corpus, tokenizer, split.train, *size),
-            config.schedule_function(),
-            accumulate=config.accumulate,
-            validation=validation,
-            captured=config.capture,
-            dropout=RandomStream(config.seed, backend=self.backend) if drops else None,
-            precision=precision,
-            scale=scale,
-        )
-
     def train(self, interrupt: Interrupt) -> RunResult:
+        """Steps, measurements and checkpoints up to `config.steps`, or until a signal came; the last step is saved."""
         config, clock = self.config, Clock(self.log.seconds)
-        self.observer.on_start(
-            TrainStart(
-                run=str(self.out),
-                model=config.model,
-                parameters=self.engine.model.parameter_count(),
-                backend=self.backend.name,
-                device=self.backend.tools.storage.device().name,
-                steps=config.steps,
-                start_step=self.start,
-                tokens_seen=self.start * config.tokens_per_step,
-                resumed_from=None if self.resumed_from is None else str(self.resumed_from),
-            )
-        )
+        self.observer.on_start(self._begun())
         number = self.start
         while number < config.steps and interrupt.signal is None:
             number += 1
@@ -189,6 +132,19 @@ class _Run:
         finished = number == config.steps
         reason = "finished" if finished or interrupt.signal is None else interrupt.signal.name
         return self._done(number, reason, clock)
+
+    def _begun(self) -> TrainStart:
+        return TrainStart(
+            run=str(self.out),
+            model=self.config.model,
+            parameters=self.engine.model.parameter_count(),
+            backend=self.backend.name,
+            device=self.backend.tools.storage.device().name,
+            steps=self.config.steps,
+            start_step=self.start,
+            tokens_seen=self.start * self.config.tokens_per_step,
+            resumed_from=None if self.resumed_from is None else str(self.resumed_from),
+        )
 
     def _step(self, number: int, clock: Clock, *, last: bool) -> None:
         result = self.engine.step(number)
@@ -279,18 +235,14 @@ class _Run:
         self.corpus.close()
 
 
-def _loss_scale(resume: CheckpointContent) -> Mapping[str, Any]:
-    state = resume.extra.get(LOSS_SCALE)
-    if not isinstance(state, Mapping):
-        raise CheckpointError(f"{resume.path}: a float16 run without its '{LOSS_SCALE}'; use another checkpoint")
-    return state
-
-
 def _require_room(config: RunConfig) -> None:
     window = config.batch * config.context
     held = window * (config.accumulate + (config.eval_batches if config.val_fraction > 0 else 0))
     saving = config.activation_checkpointing != "none" or config.precision != "float32"
-    require_room(config.model_config(), tokens=window, held=held, copies=4, saving=saving)
+    model = config.model_config()
+    require_room(model, tokens=window, held=held, copies=4, saving=saving)
+    if config.optimizer_page is not None:
+        require_few_pages(model, config.optimizer_page)
 
 
 def _position(config: RunConfig, step: int) -> DataPosition:

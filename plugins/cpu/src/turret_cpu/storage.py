@@ -25,8 +25,11 @@ class CpuStorage:
     """Host and device are one memory; results of `from_host`, `full` and `copy` are fresh all the same."""
 
     def from_host(self, host: Host, /, *, dtype: DType | None = None) -> X:
+        kind = native(dtype or host.dtype.name)
+        if host.dtype == kind:
+            return np.array(host, order="C")
         with np.errstate(all="ignore"):
-            return np.array(host, native(dtype or host.dtype.name), order="C")
+            return np.array(host, kind, order="C")
 
     def to_host(self, x: X, /) -> Host:
         return np.array(x, order="C")

@@ -16,9 +16,10 @@ from turret.train.telemetry.pace import Pace
 class JsonLog:
     """Writes each event as a line {"event": name, ...} and flushes it.
 
-    train_start: the fields of TrainStart. train_progress: step, steps, loss, gradient_norm, clip_scale, learning_rate,
-    tokens_seen, seconds, tokens_per_second and seconds_left (null until two steps are known). eval: of Evaluation.
-    checkpoint_saved: of CheckpointSaved. train_done: of TrainDone.
+    train_start: the fields of TrainStart. train_progress: step, steps, loss, gradient_norm and clip_scale (null where
+    the step was skipped), learning_rate, tokens_seen, seconds, loss_scale (null except in float16), tokens_per_second
+    and seconds_left (null until two steps are known). eval: of Evaluation. checkpoint_saved: of CheckpointSaved.
+    train_done: of TrainDone.
 
     Progress is written at most once in `every_s` seconds of `clock`, but always for the first and the last step.
     """

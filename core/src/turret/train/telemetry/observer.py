@@ -20,7 +20,7 @@ class Observer(Protocol):
         ...
 
     def on_step(self, event: StepMetrics) -> None:
-        """After every step that was committed and logged."""
+        """After every step that was logged: committed, or skipped because its float16 gradients overflowed."""
         ...
 
     def on_eval(self, event: Evaluation) -> None:
