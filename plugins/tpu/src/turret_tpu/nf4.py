@@ -19,6 +19,7 @@ from .reduction import maximum
 
 CHUNK = 1 << 18  # weights that are unpacked at a time, and stay in the processor's cache
 LOWEST = -3e38
+HUGE = 2.0**120
 
 
 def _midpoints(levels: Host) -> Host:
@@ -187,7 +188,10 @@ def _scaled(values: X, block: int) -> tuple[X, X]:
     tiles = _tiles(values, block)
     scales = maximum(lax.abs(tiles), axes=(1,), keepdims=False)
     divisors = choose(equal(scales, 0.0), 1.0, scales)
-    return div(tiles, lax.expand_dims(divisors, (1,))), scales
+    # XLA multiplies by the reciprocal, which of the largest numbers is subnormal and flushed to zero
+    shrink = choose(less(divisors, HUGE), 1.0, lax.full(divisors.shape, 1 / 64, FLOAT32))
+    units = mul(tiles, lax.expand_dims(shrink, (1,)))
+    return div(units, lax.expand_dims(mul(divisors, shrink), (1,))), scales
 
 
 def _stretched(values: X, scales: X, block: int) -> X:
