@@ -41,7 +41,13 @@ def _alike(a: Any, b: Any) -> tuple[X, X]:
     return (like(a, b), b) if a.weak_type or (not a.shape and not b.weak_type) else (a, like(b, a))
 
 
-_add, _subtract, _multiply, _divide = map(_binary, (lax.add, lax.sub, lax.mul, lax.div))
+def _quotient(a: X, b: X) -> X:
+    """XLA multiplies by the reciprocal of a divisor it knows to be stretched: subnormal and 0 for the largest ones."""
+    quotient: X = lax.div(a, lax.optimization_barrier(b))
+    return quotient
+
+
+_add, _subtract, _multiply, _divide = map(_binary, (lax.add, lax.sub, lax.mul, _quotient))
 _maximum, _minimum = _binary(lax.max), _binary(lax.min)
 _equal, _less, _less_equal = map(_binary, (lax.eq, lax.lt, lax.le))
 _exp, _log, _sqrt, _rsqrt = map(_unary, (lax.exp, lax.log, lax.sqrt, lax.rsqrt))
