@@ -43,7 +43,7 @@ def _alike(a: Any, b: Any) -> tuple[X, X]:
 
 def _quotient(a: X, b: X) -> X:
     """XLA multiplies by the reciprocal of a divisor it knows to be stretched: subnormal and 0 for the largest ones."""
-    quotient: X = lax.div(a, lax.optimization_barrier(b))
+    quotient: X = lax.div(a, lax.optimization_barrier(b))  # type: ignore[no-untyped-call]  # JAX has no types for it
     return quotient
 
 
