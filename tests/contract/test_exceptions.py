@@ -12,6 +12,10 @@ BOUNDARIES = {
     "core/src/turret/cli": "the outermost frame",
     "core/src/turret/serve": "the request loop",
 }
+TRANSLATED = {
+    "core/src/turret/data/subword.py": "the tokenizers library raises Exception itself, and nothing narrower",
+}
+"""Where one call into a library is caught broadly and every exception becomes one of ours."""
 CHECKED = {"core", "plugins", "scripts", "benchmarks", "examples", "labs"}
 
 
@@ -35,7 +39,8 @@ def test_everything_is_caught_at_the_four_boundaries_only(root: Path, tracked: l
     for path in (path for path in tracked if path.suffix == ".py" and path.parts[0] in CHECKED):
         if any(broad_handlers(root / path)) and "tests" not in path.parts:
             home = next((home for home in BOUNDARIES if str(path).startswith(home + "/")), "elsewhere")
-            found.setdefault(home, set()).add(str(path))
+            if str(path) not in TRANSLATED:
+                found.setdefault(home, set()).add(str(path))
     assert found.pop("elsewhere", set()) == set()
     assert {home: sorted(files) for home, files in found.items() if len(files) > 1} == {}
 

@@ -20,6 +20,7 @@ from turret.optim import Adam, decay_groups, warmup_cosine
 from turret.registry import open_backend, use_backend
 from turret.train import Engine, RunConfig
 from turret.train.metrics import read_metrics
+from turret.train.objective import NextToken
 from turret.train.resume import plan
 from turret.train.run import run_training
 
@@ -78,7 +79,7 @@ def test_a_hundred_losses_stay_as_near_to_the_truth_as_rounded_weights_do(family
         for name, value in model.state_dict().items():
             assert value.tobytes() == weights[name].tobytes(), f"{spec} begins with another {name}"
         optimizer = Adam(decay_groups(model.named_parameters(), DECAY), betas=BETAS, eps=EPS, max_norm=MAX_NORM)
-        engine = Engine(model, optimizer, batches, RATE)
+        engine = Engine(model, optimizer, batches, RATE, objective=NextToken())
         got = np.array([engine.step(n).loss for n in range(1, STEPS + 1)])
         off = np.max(np.abs(got - want["losses"]))
         assert off <= STEPS * allowed["losses"], f"{spec}: off by {off}, allowed {STEPS * allowed['losses']}"
@@ -93,7 +94,7 @@ def test_accumulated_captured_steps_are_the_eager_ones(spec: str, tmp_path: Path
         with use_backend(spec):
             model = build_model(CONFIGS["mini"], seed=2)
         optimizer = Adam(model.named_parameters(), lr=1e-3)
-        engine = Engine(model, optimizer, batches, RATE, accumulate=3, captured=captured)
+        engine = Engine(model, optimizer, batches, RATE, objective=NextToken(), accumulate=3, captured=captured)
         losses[captured] = [engine.step(n).loss for n in range(1, 4)]
         # gradients that begin a sum, gradients added to one, and the update
         assert engine.compiles == (3 if captured else 0)

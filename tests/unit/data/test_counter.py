@@ -34,7 +34,13 @@ def test_words_are_philox_of_seed_stream_and_position(seed: int, position: tuple
 
 
 def test_the_stream_numbers_never_change() -> None:
-    assert [(stream.name, int(stream)) for stream in Stream] == [("TRAINING", 1), ("VALIDATION", 2), ("SAMPLING", 3)]
+    assert {stream.name: int(stream) for stream in Stream} == {
+        "TRAINING": 1,
+        "VALIDATION": 2,
+        "SAMPLING": 3,
+        "EXAMPLE_ORDER": 4,
+        "EXAMPLE_SPLIT": 5,
+    }
 
 
 def test_integers_stay_below_the_limit_and_reach_beyond_32_bits() -> None:

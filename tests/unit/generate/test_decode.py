@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turret.data import ByteTokenizer, ReservedByteTokenizer
-from turret.generate import Decoding, SamplingConfig, StopRules, generate_ids, generate_text
+from turret.generate import Decoding, SamplingConfig, StopRules, eos_of, generate_ids, generate_text
 from turret.models import DecoderConfig, LanguageModel, MiniConfig, build_model
 from turret.registry import OpenBackend
 from turret.spi import DataError
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_text(model: LanguageModel) -> None:
                 tokenizer,
                 "hi",
                 sampling=SamplingConfig(seed=seed),
-                rules=StopRules(max_new_tokens=30, eos_id=tokenizer.eos_id),
+                rules=StopRules(max_new_tokens=30, eos_ids=eos_of(tokenizer)),
             )
         )
         for seed in (1, 1, 2)
@@ -91,3 +91,32 @@ def test_an_empty_prompt_begins_at_the_end_of_sequence_id(backend: OpenBackend) 
     text = "".join(generate_text(model, ReservedByteTokenizer(), "", sampling=sampling, rules=rules))
     ids = generate_ids(model, [1], sampling)
     assert text == ReservedByteTokenizer().decode([next(ids) for _ in range(5)])
+
+
+def test_replaced_tokens_go_on_from_what_is_the_same(model: LanguageModel) -> None:
+    decoding = Decoding(model)
+    decoding.push([1, 2, 3, 4, 5])
+    for ids in ([1, 2, 9, 8], [1, 2, 9, 8, 7], [4], [4], [4, 5, 6], [4, 5]):
+        np.testing.assert_allclose(decoding.replace(ids), full(model, ids), rtol=2e-4, atol=2e-4)
+        assert decoding.held == ids
+
+
+def test_a_cache_grows_with_what_it_holds(backend: OpenBackend) -> None:
+    config = MiniConfig(vocabulary=40, context=700, width=16, heads=4, kv_heads=2, blocks=1, feed_forward=16)
+    model = build_model(config, seed=3)
+    ids = np.random.default_rng(2).integers(0, 40, 640).tolist()
+    decoding = Decoding(model, expected=300)
+    rooms = []
+    for start in range(0, 640, 160):
+        logits = decoding.push(ids[start : start + 160])
+        rooms.append(decoding._cache.capacity)
+        np.testing.assert_allclose(logits, full(model, ids[: start + 160]), rtol=2e-4, atol=2e-4)
+    assert rooms == [300, 600, 600, 700]
+
+
+def test_no_id_is_chosen_that_the_tokenizer_lacks(backend: OpenBackend) -> None:
+    model = build_model(DecoderConfig(vocabulary=300, context=CONTEXT), seed=2)
+    made = generate_text(
+        model, ByteTokenizer(), [7], sampling=SamplingConfig(seed=1), rules=StopRules(max_new_tokens=60)
+    )
+    assert "".join(made)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turret.data.tokenizers import ByteTokenizer, ReservedByteTokenizer
-from turret.generate.stop import Completion, StopRules
+from turret.generate.stop import Completion, StopRules, eos_of
 from turret.spi.errors import ConfigError, DataError
 
 
@@ -76,14 +76,14 @@ def test_text_is_held_back_only_while_it_may_become_a_stop_string() -> None:
 
 
 def test_eos_ends_without_text_and_shows_what_was_held() -> None:
-    completion = Completion(ReservedByteTokenizer(), StopRules(max_new_tokens=9, eos_id=1, strings=("xyz",)))
+    completion = Completion(ReservedByteTokenizer(), StopRules(max_new_tokens=9, eos_ids=(1,), strings=("xyz",)))
     assert [completion.push(6 + ord(letter)) for letter in "axy"] == ["a", "", ""]
     assert completion.push(1) == "xy"
     assert (completion.reason, completion.token_count) == ("eos", 4)
 
 
 def test_another_tokenizers_end_is_no_end() -> None:
-    completion = Completion(ByteTokenizer(), StopRules(max_new_tokens=3, eos_id=ByteTokenizer().eos_id))
+    completion = Completion(ByteTokenizer(), StopRules(max_new_tokens=3, eos_ids=eos_of(ByteTokenizer())))
     assert completion.push(1) == "\x01" and completion.reason is None
 
 

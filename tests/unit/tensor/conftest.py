@@ -15,6 +15,8 @@ from turret.spi import NF4_LEVELS, Packed
 from turret.tensor import Tensor, ops
 
 Array = npt.NDArray[Any]
+Spans = list[tuple[int, int]]
+SPANS: Spans = [(0, 1), (1, 4), (4, 6)]
 F64 = np.float64
 RANDOM = np.random.default_rng(20260731)
 erf = np.vectorize(math.erf, otypes=[F64])
@@ -99,6 +101,10 @@ def attention(q: Array, k: Array, v: Array, *, scale: float, offset: int = 0) ->
         weights = softmax(scale * k[b, :seen, h // group] @ q[b, t, h])
         out[b, t, h] = weights @ v[b, :seen, h // group]
     return out
+
+
+def segmented(q: Array, k: Array, v: Array, *, spans: Spans, **options: float) -> Array:
+    return np.concatenate([attention(q[:, a:b], k[:, a:b], v[:, a:b], **options) for a, b in spans], axis=1)
 
 
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
@@ -307,41 +313,41 @@ CASES = [
         offset=1,
         differentiable=False,
     ),
-    case(
-        "causal_attention",
-        ops.causal_attention,
-        lambda *a: attention(*a, scale=0.7),
-        floats(2, 3, 2, 4),
-        floats(2, 3, 2, 4),
-        floats(2, 3, 2, 4),
-        scale=0.7,
+    *(
+        made
+        for op in (ops.causal_attention, ops.flash_attention)
+        for made in (
+            case(
+                op.__name__,
+                op,
+                lambda *a: attention(*a, scale=0.7),
+                *(floats(2, 3, 2, 4) for _ in range(3)),
+                scale=0.7,
+            ),
+            case(
+                f"{op.__name__}-grouped",
+                op,
+                lambda *a: attention(*a, scale=0.3, offset=2),
+                Q,
+                *K,
+                scale=0.3,
+                offset=2,
+            ),
+        )
     ),
-    case(
-        "causal_attention-grouped",
-        ops.causal_attention,
-        lambda *a: attention(*a, scale=0.3, offset=2),
-        Q,
-        *K,
-        scale=0.3,
-        offset=2,
-    ),
-    case(
-        "flash_attention",
-        ops.flash_attention,
-        lambda *a: attention(*a, scale=0.7),
-        floats(2, 3, 2, 4),
-        floats(2, 3, 2, 4),
-        floats(2, 3, 2, 4),
-        scale=0.7,
-    ),
-    case(
-        "flash_attention-grouped",
-        ops.flash_attention,
-        lambda *a: attention(*a, scale=0.3, offset=2),
-        Q,
-        *K,
-        scale=0.3,
-        offset=2,
+    *(
+        case(
+            f"segmented_attention-{form}",
+            ops.segmented_attention,
+            lambda *a: segmented(*a, scale=0.7, spans=SPANS),
+            floats(1, 6, 4, 4),
+            floats(1, 6, 2, 4),
+            floats(1, 6, 2, 4),
+            scale=0.7,
+            spans=SPANS,
+            linear_memory=form == "flash",
+        )
+        for form in ("materialized", "flash")
     ),
     case("rope", ops.rope, rotate, floats(2, 3, 2, 4), *TURNS[0]),
     case("rope-batched", ops.rope, rotate, floats(2, 3, 2, 4), *TURNS[1]),

@@ -34,7 +34,7 @@ def test_resolving_fills_in_everything_and_changes_nothing_else() -> None:
 
 def test_each_family_has_its_tokenizer_and_sizes() -> None:
     assert isinstance(RunConfig().model_config(), DecoderConfig)
-    assert RunConfig().tokenizer.vocabulary_size == 256
+    assert RunConfig().byte_tokenizer.vocabulary_size == 256
     mini = RunConfig(model="mini").model_config()
     assert isinstance(mini, MiniConfig)
     assert (mini.vocabulary, mini.kv_heads, mini.feed_forward) == (262, 2, 352)

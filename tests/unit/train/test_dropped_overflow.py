@@ -14,6 +14,7 @@ from turret.registry import use_backend
 from turret.spi import NonFiniteError
 from turret.tensor import RandomStream
 from turret.train import Engine
+from turret.train.objective import NextToken
 from turret.train.precision import LossScale
 
 
@@ -35,6 +36,7 @@ def test_a_loss_that_only_its_masks_make_infinite_is_no_fault_of_the_scale(tmp_p
             Adam(model.named_parameters(), lr=1e-2),
             BatchSampler(corpus, ByteTokenizer(), split.train, 8, 4, 0),
             constant(1e-2),
+            objective=NextToken(),
             accumulate=accumulate,
             dropout=RandomStream(0),
             precision="float16",

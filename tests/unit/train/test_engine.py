@@ -13,6 +13,7 @@ from turret.optim import Adam, constant
 from turret.registry import OpenBackend
 from turret.spi import NonFiniteError
 from turret.train import Engine
+from turret.train.objective import NextToken
 
 CONTEXT = 8
 
@@ -31,7 +32,13 @@ class Made:
         self.model: LanguageModel = build_model(config, seed=seed)
         self.optimizer = Adam(self.model.named_parameters(), lr=lr)
         self.engine = Engine(
-            self.model, self.optimizer, sampler, constant(lr), accumulate=accumulate, validation=validation
+            self.model,
+            self.optimizer,
+            sampler,
+            constant(lr),
+            objective=NextToken(),
+            accumulate=accumulate,
+            validation=validation,
         )
 
 

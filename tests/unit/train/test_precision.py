@@ -16,6 +16,7 @@ from turret.registry import OpenBackend, open_backend, use_backend
 from turret.spi import CheckpointError, ConfigError, DType, NonFiniteError
 from turret.train import Engine
 from turret.train.engine import metrics_of
+from turret.train.objective import NextToken
 from turret.train.precision import LossScale, compute_format
 
 CONTEXT = 8
@@ -155,6 +156,7 @@ class Made:
             self.optimizer,
             sampler,
             constant(1e-2),
+            objective=NextToken(),
             accumulate=accumulate,
             precision=dtype,
             scale=scale,

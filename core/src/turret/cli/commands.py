@@ -10,11 +10,15 @@ import click
 
 SHORT_HELP = {
     "backends": "List the backends: installed, loadable and, with --probe, usable.",
+    "chat": "Talk with a model.",
     "conformance": "Examine a backend: does it keep the contract?",
+    "convert": "Write a model in another layout.",
     "doctor": "Tell which backend would be chosen, and what speaks against the others.",
-    "generate": "Continue a text with a trained model.",
-    "inspect": "Describe a checkpoint.",
+    "finetune": "Tune a model on examples.",
+    "generate": "Continue a text with a model.",
+    "inspect": "Describe a model or a checkpoint.",
     "new-backend": "Write a new backend as an installable distribution.",
+    "tokenizer": "Make the tokenizer that a model is trained with.",
     "train": "Train a transformer on text.",
 }
 

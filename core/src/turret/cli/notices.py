@@ -24,6 +24,11 @@ class Notices(logging.Handler):
         click.echo(text, err=True)
 
 
+def notice(text: str) -> None:
+    """Tells of something that does not end the command."""
+    _LOGGER.warning(text)
+
+
 @contextmanager
 def on_stderr() -> Iterator[Notices]:
     """Shows notices inside the block and leaves the logger as it was."""

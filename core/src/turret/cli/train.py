@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from .configuration import options, read_toml
 from .options import NamedPath
 
 OPTIONS: tuple[tuple[str, type, str], ...] = (
     ("model", str, "Model family: decoder or mini [decoder]"),
+    ("tokenizer", str, "A tokenizer.json, as `turret tokenizer train` writes one [bytes]"),
     ("backend", str, "Backend, as in cpu or cuda:1 [TURRET_BACKEND, or the best usable one]"),
     ("layers", int, "Transformer blocks [4]"),
     ("heads", int, "Query heads [4]"),
@@ -51,12 +51,6 @@ OPTIONS: tuple[tuple[str, type, str], ...] = (
 )
 
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for name, kind, text in reversed(OPTIONS):
-        function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
-    return function
-
-
 @click.command()
 @click.option("--out", type=NamedPath(), help="Folder of the run; must be new or empty.")
 @click.option(
@@ -71,7 +65,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="PATH",
     help="File or folder of UTF-8 text; may be repeated [builtin:python-docs]",
 )
-@_options
+@options(OPTIONS)
 @click.option(
     "--capture/--no-capture",
     default=None,
@@ -85,7 +79,7 @@ def command(
     resume: str | None,
     config_file: Path | None,
     corpus: tuple[str, ...],
-    **options: Any,
+    **given_options: Any,
 ) -> None:
     """Train a transformer on text.
 
@@ -95,29 +89,12 @@ def command(
     """
     from turret.train.config import checked_values
 
-    given = {} if config_file is None else checked_values(_read_toml(config_file), source=str(config_file))
-    options_given = {name: value for name, value in options.items() if value is not None}
+    given = {} if config_file is None else checked_values(read_toml(config_file), source=str(config_file))
+    options_given = {name: value for name, value in given_options.items() if value is not None}
     given |= checked_values(options_given, source="the command line")
     if corpus:
         given["corpus"] = corpus
     ctx.exit(_run(out, resume, given))
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    from turret.spi import ConfigError
-
-    try:
-        if path.exists() and not path.is_file():  # a pipe would block, a device may never end
-            raise ConfigError(f"{path}: the configuration is no regular file; wanted a TOML file")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: the configuration cannot be read ({error.strerror}); check the path after --config"
-        ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: a number in it has more digits than Python reads; write a smaller one") from error
 
 
 def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:
@@ -126,15 +103,15 @@ def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:
     from turret.train.run import run_training
     from turret.train.telemetry import choose_sink
 
-    from .notices import switch_to_json
+    from .notices import notice, switch_to_json
 
     planned = plan(out, resume, given)
     if planned.config.log == "json" or (planned.config.log == "auto" and not sys.stderr.isatty()):
         switch_to_json()
     for path, reason in planned.skipped:
-        _notice(f"skipped the bad checkpoint {path}: {reason}")
+        notice(f"skipped the bad checkpoint {path}: {reason}")
     if planned.notice:
-        _notice(planned.notice)
+        notice(planned.notice)
     backend = open_backend(planned.config.backend)
     sink = choose_sink(planned.config.log, sys.stderr)
     try:
@@ -145,30 +122,16 @@ def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:
     return {"finished": 0, "SIGINT": 130, "SIGTERM": 143}[result.done.reason]
 
 
-def _notice(text: str) -> None:
-    import logging
-
-    logging.getLogger("turret").warning(text)
-
-
 def _report(result: Any, out: Path) -> None:
     """The one JSON object on stdout, with what the model makes of a text it never saw, and the loss curve."""
-    from turret.generate import SamplingConfig, StopRules, generate_text
-    from turret.spi import DataError, MissingExtra
-    from turret.train.metrics import read_metrics
-    from turret.train.plot import plot_losses
-    from turret.train.run import LOSS_CURVE, METRICS
+    from turret.generate import SamplingConfig, StopRules, eos_of, generate_text
 
-    curve = None
-    try:
-        records = read_metrics(out / METRICS)
-        curve = str(plot_losses(records, out / LOSS_CURVE)) if records else None
-    except (MissingExtra, DataError) as error:  # the run is whole without its picture
-        _notice(str(error))
-    tokenizer = result.config.tokenizer
-    rules = StopRules(max_new_tokens=200, eos_id=tokenizer.eos_id)
+    from .loss_curve import draw_curve
+
+    curve = draw_curve(out)
+    rules = StopRules(max_new_tokens=200, eos_ids=eos_of(result.tokenizer))
     sampling = SamplingConfig(temperature=0.8, top_k=40, seed=result.config.seed)
-    pieces = generate_text(result.model, tokenizer, result.prompt, sampling=sampling, rules=rules)
+    pieces = generate_text(result.model, result.tokenizer, result.prompt, sampling=sampling, rules=rules)
     done = result.done
     click.echo(
         json.dumps(
@@ -177,6 +140,7 @@ def _report(result: Any, out: Path) -> None:
                 "tokens_seen": done.tokens_seen,
                 "train_loss": done.train_loss,
                 "val_loss": done.val_loss,
+                "bytes_per_token": round(result.bytes_per_token, 4),
                 "tokens_per_second": round(done.tokens_per_second, 1),
                 "seconds": round(done.seconds, 3),
                 "skipped_steps": done.skipped_steps,

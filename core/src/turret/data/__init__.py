@@ -2,13 +2,18 @@
 
 from .batches import Batch as Batch
 from .batches import BatchSampler as BatchSampler
+from .batches import ByteTokens as ByteTokens
 from .batches import Split as Split
+from .batches import TokenSource as TokenSource
+from .batches import WindowSampler as WindowSampler
 from .builtin import PYTHON_DOCS as PYTHON_DOCS
 from .corpora import Corpus as Corpus
 from .corpora import open_corpus as open_corpus
 from .manifest import Manifest as Manifest
 from .manifest import Source as Source
 from .position import DataPosition as DataPosition
+from .token_corpus import TokenCorpus as TokenCorpus
+from .token_corpus import kept_tokens as kept_tokens
 from .tokenizers import ByteLevelTokenizer as ByteLevelTokenizer
 from .tokenizers import ByteTokenizer as ByteTokenizer
 from .tokenizers import ReservedByteTokenizer as ReservedByteTokenizer

@@ -23,6 +23,8 @@ class Stream(IntEnum):
     TRAINING = 1
     VALIDATION = 2
     SAMPLING = 3
+    EXAMPLE_ORDER = 4
+    EXAMPLE_SPLIT = 5
 
 
 def checked_seed(seed: int) -> int:
@@ -42,6 +44,11 @@ def words(seed: int, stream: Stream, position: tuple[int, int], count: int) -> n
 def integers(seed: int, stream: Stream, position: tuple[int, int], count: int, limit: int) -> npt.NDArray[np.int64]:
     """`count` integers, uniform over [0, limit) up to a bias below limit / 2**64."""
     return (words(seed, stream, position, count) % np.uint64(limit)).astype(np.int64)
+
+
+def permutation(seed: int, stream: Stream, position: tuple[int, int], count: int) -> npt.NDArray[np.int64]:
+    """The integers in [0, count) in an order drawn uniformly, up to ties of 64-bit words."""
+    return np.argsort(words(seed, stream, position, count), kind="stable").astype(np.int64)
 
 
 def fraction(seed: int, stream: Stream, position: tuple[int, int]) -> float:

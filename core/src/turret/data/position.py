@@ -12,7 +12,7 @@ from turret.spi.errors import DataError
 class DataPosition:
     """Completed steps and tokens seen; construction fails unless tokens_seen is step * accumulate * batch * context.
 
-    The next batch to draw is `BatchSampler.batch(step, micro)` for each micro in range(accumulate).
+    The next batch to draw is `WindowSampler.batch(step, micro)` for each micro in range(accumulate).
     """
 
     step: int

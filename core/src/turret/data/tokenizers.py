@@ -36,6 +36,11 @@ class Tokenizer(Protocol):
         """The id that ends a generation, None where there is none."""
         ...
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Ids that every text begins with in the model's eyes, such as a begin-of-text id; `encode` adds none."""
+        ...
+
     def encode(self, text: str | bytes) -> Ids:
         """Ids (T,) int32 of a text, or of its UTF-8 bytes; no id is added in front or behind.
 
@@ -75,6 +80,7 @@ class ByteTokenizer:
     name: str = "bytes"
     vocabulary_size: int = 256
     eos_id: int | None = None
+    prefix: tuple[int, ...] = ()
 
     def encode(self, text: str | bytes) -> Ids:
         return self.ids_of(np.frombuffer(utf8(text), np.uint8))
@@ -99,6 +105,7 @@ class ReservedByteTokenizer:
     vocabulary_size: int = len(RESERVED) + 256
     eos_id: int | None = RESERVED.index("eos")
     pad_id: int = RESERVED.index("pad")
+    prefix: tuple[int, ...] = ()
 
     def encode(self, text: str | bytes) -> Ids:
         return self.ids_of(np.frombuffer(utf8(text), np.uint8))

@@ -8,4 +8,5 @@ from .sampling import SamplingConfig as SamplingConfig
 from .stop import Completion as Completion
 from .stop import StopReason as StopReason
 from .stop import StopRules as StopRules
+from .stop import eos_of as eos_of
 from .text import TextStream as TextStream

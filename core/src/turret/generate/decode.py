@@ -10,71 +10,110 @@ from turret.data import Tokenizer
 from turret.kv import ContiguousCache, StaticCache
 from turret.models import LanguageModel
 from turret.spi import DataError, Host
-from turret.tensor import Tensor, capture, no_grad, tensor
+from turret.tensor import Stateful, Tensor, capture, no_grad, tensor
 
 from .sampling import Sampler, SamplingConfig
 from .stop import Completion, StopRules
 
 PREFILL = 32
 """Tokens of a prompt that one captured program takes at once; the rest goes in one by one."""
+CHUNK = 512
+"""Tokens of a prompt that go in at once where steps are not captured: so many query rows of probabilities in memory."""
+ROOM = 256
+"""Tokens that a cache has room for at least, as far as the context goes."""
 
 
 class Decoding:
     """Logits of the next token for one growing sequence.
 
-    The cache holds the last tokens from position 0 on. When the context is full, positions cannot move on: the cache is
-    reset and the newest half of the context replayed, so that logits always equal a full forward over `held`. Where the
-    backend compiles, steps are captured: of `PREFILL` tokens and of one, two programs in all.
+    The cache holds the last tokens from position 0 on, with room for `expected` tokens at first; more make a larger one
+    and are replayed. When the context is full, positions cannot move on: the cache is reset and the newest half of the
+    context replayed, so that logits always equal a full forward over `held`. Where the backend compiles, steps are
+    captured: of `PREFILL` tokens and of one, two programs for every size of the cache.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
-        backend = model.parameters()[0].backend
-        self._model, self._backend = model, backend
-        compiles = "compile" in backend.tools.native
+    def __init__(self, model: LanguageModel, *, expected: int = 0) -> None:
+        self._model, self._backend = model, model.parameters()[0].backend
+        self._make_room(min(max(expected, ROOM), model.context))
+        self.held: list[int] = []
+
+    def _make_room(self, capacity: int) -> None:
+        model = self._model
+        compiles = "compile" in self._backend.tools.native
         self._cache = (StaticCache if compiles else ContiguousCache)(
-            backend,
+            self._backend,
             layers=model.blocks_count,
             batch=1,
-            capacity=model.context,
+            capacity=capacity,
             kv_heads=model.kv_heads,
             head_size=model.head_size,
         )
-        self._step = capture(self._logits, state=[model, self._cache]) if isinstance(self._cache, StaticCache) else None
-        self.held: list[int] = []
+        state: list[Stateful] = [model, self._cache] if isinstance(self._cache, StaticCache) else [model]
+        self._step = capture(self._logits, state=state, enabled=compiles)
 
     def push(self, ids: Sequence[int]) -> Host:
         """Appends tokens; returns the logits (V,) after the last one. Whatever interrupts it, `held` is empty then.
 
         Raises: DataError for no token or an id outside the model's vocabulary; nothing is changed then.
         """
+        self._check(ids)
+        kept, fresh = self._placed(list(ids))
+        self.held = kept + fresh
+        try:
+            with no_grad():
+                host: Host = self._advance(fresh).numpy()[0, 0]
+        except BaseException:  # some of the tokens may be in the cache
+            self.reset()
+            raise
+        return host
+
+    def replace(self, ids: Sequence[int]) -> Host:
+        """Holds `ids` and nothing else, reusing what is held as far as it is the same; returns as `push` does."""
+        self._check(ids)
+        same = 0
+        for held, wanted in zip(self.held, ids[:-1], strict=False):
+            if held != wanted:
+                break
+            same += 1
+        self._cache.rewind(same)
+        self.held = self.held[:same]
+        return self.push(ids[same:])
+
+    def reset(self) -> None:
+        """Forgets every token; memory is kept."""
+        self.held = []
+        self._cache.reset()
+
+    def _check(self, ids: Sequence[int]) -> None:
         if not ids:
             raise DataError("nothing to decode: got no token; give a prompt of at least one")
         for token in ids:
             if not 0 <= token < self._model.vocabulary:
                 raise DataError(f"token id {token} is outside the model's vocabulary of {self._model.vocabulary}")
-        fresh = list(ids)
-        if len(self.held) + len(fresh) > self._model.context:
-            fresh = (self.held + fresh)[-max(1, self._model.context // 2) :]
-            self.held = []
-            self._cache.reset()
-        self.held += fresh
-        try:
-            with no_grad():
-                host: Host = self._advance(fresh).numpy()[0, 0]
-        except BaseException:  # some of the tokens may be in the cache
-            self.held = []
-            self._cache.reset()
-            raise
-        return host
+
+    def _placed(self, fresh: list[int]) -> tuple[list[int], list[int]]:
+        """What stays in the cache, and what goes into it."""
+        context, count = self._model.context, len(self.held) + len(fresh)
+        if count <= self._cache.capacity:
+            return self.held, fresh
+        everything = self.held + fresh
+        self.reset()
+        if count > context:
+            everything = everything[-max(1, context // 2) :]
+        if len(everything) > self._cache.capacity:
+            self._make_room(min(max(len(everything), 2 * self._cache.capacity), context))
+        return [], everything
 
     def _advance(self, fresh: list[int]) -> Tensor:
-        if self._step is None:
-            return self._logits(self._row(fresh))
-        assert isinstance(self._cache, StaticCache)
-        whole = len(fresh) - len(fresh) % PREFILL
-        chunks = [fresh[i : i + PREFILL] for i in range(0, whole, PREFILL)] + [[token] for token in fresh[whole:]]
+        cache = self._cache
+        if isinstance(cache, StaticCache):
+            whole = len(fresh) - len(fresh) % PREFILL
+            chunks = [fresh[i : i + PREFILL] for i in range(0, whole, PREFILL)] + [[token] for token in fresh[whole:]]
+        else:
+            chunks = [fresh[i : i + CHUNK] for i in range(0, len(fresh), CHUNK)]
         for chunk in chunks:
-            self._cache.begin(len(chunk))
+            if isinstance(cache, StaticCache):
+                cache.begin(len(chunk))
             logits = self._step(self._row(chunk))
         return logits
 
@@ -85,31 +124,51 @@ class Decoding:
         return self._model(rows, self._cache, last=True)
 
 
-def generate_ids(model: LanguageModel, prompt: Sequence[int], sampling: SamplingConfig) -> Iterator[int]:
+def generate_ids(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    sampling: SamplingConfig,
+    *,
+    allowed: int | None = None,
+    expected: int = 0,
+    decoding: Decoding | None = None,
+) -> Iterator[int]:
     """Token ids after the prompt, without end; the caller stops. The same seed gives the same ids on one backend.
 
+    allowed: ids below it may be chosen, by default all of the vocabulary. expected: tokens to have room for, prompt and
+    all. decoding: goes on with what an earlier call held, as far as the prompt begins with it.
     Raises: DataError for an empty prompt or ids outside the vocabulary, NonFiniteError for damaged weights.
     """
-    decoding, sampler = Decoding(model), Sampler(sampling, allowed=model.vocabulary)
-    fresh, n = list(prompt), 0
+    decoding = Decoding(model, expected=expected) if decoding is None else decoding
+    sampler = Sampler(sampling, allowed=model.vocabulary if allowed is None else allowed)
+    chosen, n = sampler.pick(decoding.replace(list(prompt)), 0), 0
     while True:
-        chosen = sampler.pick(decoding.push(fresh), n)
         yield chosen
-        fresh, n = [chosen], n + 1
+        n += 1
+        chosen = sampler.pick(decoding.push([chosen]), n)
 
 
 def generate_text(
-    model: LanguageModel, tokenizer: Tokenizer, prompt: str, *, sampling: SamplingConfig, rules: StopRules
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[int],
+    *,
+    sampling: SamplingConfig,
+    rules: StopRules,
+    decoding: Decoding | None = None,
 ) -> Iterator[str]:
-    """The continuation of a prompt in pieces that never cut a character; ends by `rules`.
+    """The continuation of a prompt, text or ids, in pieces that never cut a character; ends by `rules`.
 
-    An empty prompt begins with the tokenizer's end-of-sequence id, or with a newline where it has none.
+    A text begins with the tokenizer's prefix. An empty one without begins with the end-of-sequence id, or with a
+    newline where there is none.
     """
-    ids = tokenizer.encode(prompt).tolist()
+    ids = [*tokenizer.prefix, *tokenizer.encode(prompt).tolist()] if isinstance(prompt, str) else list(prompt)
     if not ids:
         ids = tokenizer.encode("\n").tolist() if tokenizer.eos_id is None else [tokenizer.eos_id]
     completion = Completion(tokenizer, rules)
-    for token in generate_ids(model, ids, sampling):
+    allowed = min(model.vocabulary, tokenizer.vocabulary_size)
+    expected = len(ids) + rules.max_new_tokens
+    for token in generate_ids(model, ids, sampling, allowed=allowed, expected=expected, decoding=decoding):
         if piece := completion.push(token):
             yield piece
         if completion.reason is not None:

@@ -14,10 +14,10 @@ StopReason = Literal["eos", "stop", "length"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRules:
-    """A generation ends at the id `eos_id`, before the text of a stop string, or after `max_new_tokens` ids."""
+    """A generation ends at one of `eos_ids`, before the text of a stop string, or after `max_new_tokens` ids."""
 
     max_new_tokens: int
-    eos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
     strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -25,6 +25,11 @@ class StopRules:
             raise ConfigError(f"got max_new_tokens {self.max_new_tokens!r}, want an integer of at least 1")
         if not all(isinstance(string, str) and string for string in self.strings):
             raise ConfigError(f"got stop strings {self.strings!r}, want texts of at least one character")
+
+
+def eos_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids that end a generation by the tokenizer's own account: one, or none."""
+    return () if tokenizer.eos_id is None else (tokenizer.eos_id,)
 
 
 class Completion:
@@ -48,7 +53,7 @@ class Completion:
         """
         if self.reason is not None:
             raise DataError(f"the generation has ended ({self.reason}); begin a new one")
-        is_eos = token_id == self.rules.eos_id
+        is_eos = token_id in self.rules.eos_ids
         text = self._held if is_eos else self._held + self._stream.push(token_id)
         self.token_count += 1
         if (shown := self._before_stop(text)) is not None:

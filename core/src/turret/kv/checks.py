@@ -16,6 +16,12 @@ def check_sizes(**sizes: int) -> None:
             raise ConfigError(f"a key-value cache got {what} {size}; wanted at least 1")
 
 
+def check_rewind(length: int, held: int) -> None:
+    """Raises: ShapeError unless 0 <= length <= held."""
+    if not 0 <= length <= held:
+        raise ShapeError(f"a key-value cache of {held} tokens was to go back to {length}; wanted 0 to {held}")
+
+
 def check_entry(k: Tensor, v: Tensor, backend: OpenBackend, dtype: DType, sizes: tuple[int, int, int]) -> None:
     """Refuses keys and values that do not fit a cache of sizes (batch, key-value heads, head size).
 

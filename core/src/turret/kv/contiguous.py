@@ -9,7 +9,7 @@ from turret.spi import DType, ShapeError
 from turret.tensor import Tensor, ops
 from turret.tensor.graph import Native
 
-from .checks import check_entry, check_sizes
+from .checks import check_entry, check_rewind, check_sizes
 
 
 class ContiguousCache:
@@ -58,7 +58,12 @@ class ContiguousCache:
 
     def reset(self) -> None:
         """Forgets every token; memory is kept."""
-        self._length = 0
+        self.rewind(0)
+
+    def rewind(self, length: int) -> None:
+        """Forgets every token from position `length` on; memory is kept. Raises: ShapeError for more than it holds."""
+        check_rewind(length, self._length)
+        self._length = length
 
     def _require_room(self, count: int) -> None:
         if self._length + count > self.capacity:

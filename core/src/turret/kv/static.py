@@ -12,7 +12,7 @@ from turret.tensor import Tensor
 from turret.tensor.graph import Native
 from turret.tensor.tracing import explaining, giving, stepping
 
-from .checks import check_entry, check_sizes
+from .checks import check_entry, check_rewind, check_sizes
 
 
 class StaticCache:
@@ -90,7 +90,12 @@ class StaticCache:
 
     def reset(self) -> None:
         """Forgets every token; memory is kept."""
-        self._length, self._coming = 0, 0
+        self.rewind(0)
+
+    def rewind(self, length: int) -> None:
+        """Forgets every token from position `length` on; memory is kept. Raises: ShapeError for more than it holds."""
+        check_rewind(length, self._length)
+        self._length, self._coming = length, 0
 
     def held_tensors(self) -> Iterator[Tensor]:
         """The pools, and where the tokens of a step go."""

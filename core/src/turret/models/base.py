@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, Protocol, Self, get_args
 
-from turret.nn import AttentionForm, Block, CausalSelfAttention, LayerCache, Module
+from turret.nn import AttentionForm, Block, CausalSelfAttention, LayerCache, Module, Segments
 from turret.nn.regularization import check_rate, dropout
 from turret.nn.rotary import Rotation
 from turret.spi import ConfigError, DataError, ShapeError
-from turret.tensor import Tensor, checkpoint
+from turret.tensor import Tensor, checkpoint, ops
 
 Checkpointing = Literal["none", "block"]
 """Which activations of the forward pass are kept for the backward pass: all, or those between blocks."""
@@ -89,18 +89,35 @@ class LanguageModel(Module, ABC):
         """What the first block reads."""
         return dropout(x, self.embedding_dropout)
 
-    def _through(self, block: Block, x: Tensor, cache: LayerCache | None, rotation: Rotation | None = None) -> Tensor:
+    def _through(
+        self,
+        block: Block,
+        x: Tensor,
+        cache: LayerCache | None,
+        rotation: Rotation | None = None,
+        segments: Segments | None = None,
+    ) -> Tensor:
         """x after one block."""
         if cache is None and self.checkpointing == "block":
-            return checkpoint(lambda x: block(x, None, rotation), x)
-        return block(x, cache, rotation)
+            return checkpoint(lambda x: block(x, None, rotation, segments), x)
+        return block(x, cache, rotation, segments)
 
     @abstractmethod
-    def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
+    def __call__(
+        self,
+        ids: Tensor,
+        cache: Cache | None = None,
+        *,
+        last: bool = False,
+        segments: Segments | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """ids: int32 (B, T), 0 <= id < vocabulary; returns logits (B, T, V), or (B, 1, V) of the last token.
 
-        With a cache, the tokens follow those it holds, and it holds them too afterwards.
-        Raises: ShapeError where tokens pass the context.
+        With a cache, the tokens follow those it holds, and it holds them too afterwards. segments: the texts that rows
+        consist of, each of which is read as if it stood alone; not with a cache. rows: int32 (N,), places in the B * T
+        tokens laid end to end; the logits are (N, V) of these alone.
+        Raises: ShapeError where tokens pass the context; ConfigError for segments with a cache, and rows with `last`.
         """
         ...
 
@@ -120,10 +137,13 @@ def check_memory(attention: str, checkpointing: str) -> None:
             raise ConfigError(f"{what} {word!r}; wanted one of {', '.join(known)}")
 
 
-def check_ids(ids: Tensor, cache: Cache | None, *, context: int, blocks: int) -> tuple[int, int]:
+def check_ids(
+    ids: Tensor, cache: Cache | None, segments: Segments | None = None, *, context: int, blocks: int
+) -> tuple[int, int]:
     """(start position, T) of a step.
 
-    Raises: DataError for ids that are not int32 (B, T), ShapeError past the context and for a cache of other depth.
+    Raises: DataError for ids that are not int32 (B, T), ShapeError past the context, for a cache of other depth and
+    segments of another shape; ConfigError for segments with a cache.
     """
     if not isinstance(ids, Tensor):
         raise DataError(f"token ids as {type(ids).__name__}; wanted an int32 Tensor (B, T): use turret.tensor(...)")
@@ -131,6 +151,10 @@ def check_ids(ids: Tensor, cache: Cache | None, *, context: int, blocks: int) ->
         raise ShapeError(f"a cache of {len(cache.layers)} layers for a model of {blocks} blocks; wanted one per block")
     if ids.ndim != 2 or ids.dtype != "int32" or 0 in ids.shape:
         raise DataError(f"token ids {ids!r}; wanted int32 of shape (B, T) with at least one token")
+    if segments is not None and cache is not None:
+        raise ConfigError("segments with a cache; wanted one of them: a cache continues one text a row")
+    if segments is not None and segments.ids.shape != ids.shape:
+        raise ShapeError(f"token ids {ids.shape} with segments of {segments.ids.shape}; wanted equal shapes")
     start, count = (0 if cache is None else cache.length), ids.shape[1]
     if start + count > context:
         raise ShapeError(
@@ -138,6 +162,22 @@ def check_ids(ids: Tensor, cache: Cache | None, *, context: int, blocks: int) ->
             f"suffix"
         )
     return start, count
+
+
+def chosen(x: Tensor, *, last: bool, rows: Tensor | None) -> Tensor:
+    """Of x (B, T, D) what logits are wanted of: all, (B, 1, D), or (N, D) of `rows`. Raises: ConfigError for both."""
+    if rows is None:
+        return x[:, x.shape[1] - 1 :] if last else x
+    if last:
+        raise ConfigError("logits of rows and of the last token; wanted one of them")
+    return ops.gather_rows(x.reshape(x.shape[0] * x.shape[1], x.shape[2]), rows)
+
+
+def token_places(cache: Cache | None, segments: Segments | None) -> Tensor | None:
+    """Positions of the tokens of a step, int32 (T,) or (B, T), where they are not the next ones of every row."""
+    if segments is not None:
+        return segments.positions
+    return None if cache is None else cache.places
 
 
 def layer_cache(cache: Cache | None, layer: int) -> LayerCache | None:

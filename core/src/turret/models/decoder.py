@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from turret.nn import Block, CausalSelfAttention, Embedding, FeedForward, Init, LayerNorm, Linear, ModuleList
+from turret.nn import Block, CausalSelfAttention, Embedding, FeedForward, Init, LayerNorm, Linear, ModuleList, Segments
 from turret.nn.attention import check_heads
 from turret.nn.init import INIT_STD
 from turret.nn.precision import lowered
 from turret.spi import ConfigError, GeluForm
 from turret.tensor import Tensor, ops
 
-from .base import Cache, LanguageModel, check_ids, layer_cache
+from .base import Cache, LanguageModel, check_ids, chosen, layer_cache, token_places
 from .config import require_flags, require_positive, require_sizes
 
 
@@ -70,12 +70,13 @@ class Decoder(LanguageModel):
 
     kind = "decoder"
 
-    def __init__(self, config: DecoderConfig, *, seed: int = 0) -> None:
+    def __init__(self, config: DecoderConfig, *, seed: int = 0, init: Init | None = None) -> None:
+        """init: where parameters come from; by default they are drawn from `seed`."""
         self.config = config
         self.vocabulary, self.context = config.vocabulary, config.context
         self.blocks_count, self.kv_heads = config.blocks, config.key_value_heads
         self.head_size = config.width // config.heads
-        init, width = Init(seed), config.width
+        init, width = Init(seed) if init is None else init, config.width
         residual_std = INIT_STD / math.sqrt(2 * config.blocks)
         self.token_embedding = Embedding(config.vocabulary, width, init=init)
         self.position_embedding = Embedding(config.context, width, init=init)
@@ -96,19 +97,27 @@ class Decoder(LanguageModel):
             None if config.tied_head else Linear(width, config.vocabulary, init=init, bias=config.head_bias)
         )
 
-    def __call__(self, ids: Tensor, cache: Cache | None = None, *, last: bool = False) -> Tensor:
-        start, count = check_ids(ids, cache, context=self.context, blocks=self.blocks_count)
-        places = None if cache is None else cache.places
+    def __call__(
+        self,
+        ids: Tensor,
+        cache: Cache | None = None,
+        *,
+        last: bool = False,
+        segments: Segments | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        start, count = check_ids(ids, cache, segments, context=self.context, blocks=self.blocks_count)
+        places = token_places(cache, segments)
         if places is None:
             positions = lowered(self.position_embedding.weight[start : start + count])
         else:
             positions = self.position_embedding(places)
         x = self._embedded(self.token_embedding(ids) + positions)
         for layer, block in enumerate(self.blocks):
-            x = self._through(block, x, layer_cache(cache, layer))
+            x = self._through(block, x, layer_cache(cache, layer), segments=segments)
         if cache is not None:
             cache.advance(count)
-        x = self.final_norm(x[:, count - 1 :] if last else x)
+        x = self.final_norm(chosen(x, last=last, rows=rows))
         if self.language_model_head is None:
             return ops.linear(x, lowered(self.token_embedding.weight))
         return self.language_model_head(x)

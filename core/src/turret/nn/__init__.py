@@ -1,11 +1,17 @@
 """Layers: the module tree and the parts transformers are built from."""
 
+from .adapter import LowRankAdapter as LowRankAdapter
+from .adapter_set import AdapterSet as AdapterSet
+from .adapter_set import attach_adapters as attach_adapters
+from .adapter_set import require_no_adapters as require_no_adapters
 from .attention import AttentionForm as AttentionForm
 from .attention import CausalSelfAttention as CausalSelfAttention
 from .attention import LayerCache as LayerCache
 from .block import Block as Block
 from .feed_forward import FeedForward as FeedForward
 from .feed_forward import GatedFeedForward as GatedFeedForward
+from .fingerprint import base_fingerprint as base_fingerprint
+from .init import Blank as Blank
 from .init import Init as Init
 from .linear import Embedding as Embedding
 from .linear import Linear as Linear
@@ -14,9 +20,12 @@ from .module import ModuleList as ModuleList
 from .normalization import LayerNorm as LayerNorm
 from .normalization import RMSNorm as RMSNorm
 from .packed import PackedLinear as PackedLinear
+from .packing import pack_linears as pack_linears
 from .precision import computing as computing
 from .precision import lowered as lowered
 from .regularization import dropout as dropout
 from .regularization import dropping as dropping
+from .rope_scaling import RopeScaling as RopeScaling
 from .rotary import Rotary as Rotary
 from .rotary import Rotation as Rotation
+from .segments import Segments as Segments

@@ -12,6 +12,7 @@ from .module import Module
 from .normalization import LayerNorm, RMSNorm
 from .regularization import dropout
 from .rotary import Rotation
+from .segments import Segments
 
 
 class Block(Module):
@@ -33,7 +34,13 @@ class Block(Module):
         self.feed_forward = feed_forward
         self.dropout = 0.0
 
-    def __call__(self, x: Tensor, cache: LayerCache | None = None, rotation: Rotation | None = None) -> Tensor:
-        """x: (B, T, D); returns the same shape. cache and rotation: as in CausalSelfAttention."""
-        a = x + dropout(self.attention(self.attention_norm(x), cache, rotation), self.dropout)
+    def __call__(
+        self,
+        x: Tensor,
+        cache: LayerCache | None = None,
+        rotation: Rotation | None = None,
+        segments: Segments | None = None,
+    ) -> Tensor:
+        """x: (B, T, D); returns the same shape. cache, rotation and segments: as in CausalSelfAttention."""
+        a = x + dropout(self.attention(self.attention_norm(x), cache, rotation, segments), self.dropout)
         return a + dropout(self.feed_forward(self.feed_forward_norm(a)), self.dropout)

@@ -10,7 +10,7 @@ from turret.registry import OpenBackend, open_backend
 from turret.spi import ConfigError, Host
 from turret.tensor import Parameter, Tensor
 from turret.tensor.state import check_host
-from turret.tensor.tracing import capturing
+from turret.tensor.tracing import capturing, refuse_host
 
 
 class Module:
@@ -18,8 +18,8 @@ class Module:
 
     Assigning a Parameter, a Module or a Tensor to an attribute registers it, in order. Names are attribute paths
     ("blocks.0.attention.query.weight"). A module has one parent, a parameter one owner; once attached to a parent a
-    module is sealed and registers nothing more. Tensors are buffers: moved with the module, not saved. Concrete modules
-    define their own typed `__call__`.
+    module is sealed and registers nothing more; `replace_child` alone changes a tree after that. Tensors are buffers:
+    moved with the module, not saved. Concrete modules define their own typed `__call__`.
     """
 
     _parameters: dict[str, Parameter]
@@ -74,10 +74,33 @@ class Module:
         if isinstance(value, Tensor):
             self._buffers[name] = value
             return
-        if value is self or value._sealed or self in value.modules():
-            raise ConfigError(f"{where}: this {type(value).__name__} has a parent already; a module tree is no graph")
+        self._require_free(where, value)
         object.__setattr__(value, "_sealed", True)
         self._modules[name] = value
+
+    def replace_child(self, name: str, module: Module) -> Module:
+        """Puts `module` in the place of the child `name`, also where the tree is sealed; returns the old child, free.
+
+        Raises: ConfigError for no such child and for a module that has a parent or contains this one; CaptureError
+        inside a captured step.
+        """
+        refuse_host("a module is replaced", "replace it before the step")
+        where = f"{type(self).__name__}.{name}"
+        if name not in self._modules:
+            raise ConfigError(f"{where}: no such child; it has {', '.join(self._modules) or 'none'}")
+        if not isinstance(module, Module):
+            raise ConfigError(f"{where} got {type(module).__name__} for a child; wanted a Module")
+        self._require_free(where, module)
+        old = self._modules[name]
+        object.__setattr__(old, "_sealed", False)
+        object.__setattr__(module, "_sealed", True)
+        self._modules[name] = module
+        object.__setattr__(self, name, module)
+        return old
+
+    def _require_free(self, where: str, module: Module) -> None:
+        if module is self or module._sealed or self in module.modules():
+            raise ConfigError(f"{where}: this {type(module).__name__} has a parent already; a module tree is no graph")
 
     def children(self) -> Iterator[tuple[str, Module]]:
         """Direct children in order of registration."""
@@ -88,6 +111,12 @@ class Module:
         yield self
         for child in self._modules.values():
             yield from child.modules()
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """As `modules`, each with its qualified name; the name of this one is `prefix`, without it empty."""
+        yield prefix, self
+        for name, child in self._modules.items():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def extra_parameters(self) -> Iterable[tuple[str, Parameter]]:
         """Parameters that are attached later and live outside the base schema: adapters. Hook for subclasses."""
@@ -164,18 +193,7 @@ class Module:
 
         Raises: ConfigError for missing and unknown names, ShapeError, DTypeError; nothing is changed then.
         """
-        own = dict(self.named_parameters(extra=False))
-        missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-        if missing or unknown:
-            raise ConfigError(f"state does not fit {type(self).__name__}: missing {missing}, unknown {unknown}")
-        for name, parameter in own.items():
-            check_host(f"state of '{name}'", state[name], parameter.shape)
-        made = [
-            (parameter, parameter.backend.tools.storage.from_host(state[name], dtype=parameter.dtype))
-            for name, parameter in own.items()
-        ]
-        for parameter, value in made:
-            parameter.replace(value)
+        load_values(type(self).__name__, dict(self.named_parameters(extra=False)), state)
 
 
 class ModuleList(Module):
@@ -195,6 +213,21 @@ class ModuleList(Module):
 
     def __getitem__(self, i: int) -> Any:
         return list(self._modules.values())[i]
+
+
+def load_values(what: str, own: Mapping[str, Parameter], state: Mapping[str, Host]) -> None:
+    """Gives each parameter the value of its name. Raises: as `Module.load_state_dict`; nothing is changed then."""
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or unknown:
+        raise ConfigError(f"state does not fit {what}: missing {missing}, unknown {unknown}")
+    for name, parameter in own.items():
+        check_host(f"state of '{name}'", state[name], parameter.shape)
+    made = [
+        (parameter, parameter.backend.tools.storage.from_host(state[name], dtype=parameter.dtype))
+        for name, parameter in own.items()
+    ]
+    for parameter, value in made:
+        parameter.replace(value)
 
 
 def _send(tensor: Tensor, target: OpenBackend) -> Any:

@@ -8,16 +8,17 @@ from typing import Any
 from turret.quant import PackedWeight
 from turret.spi import ConfigError, Packed, ScaleCode, ShapeError
 from turret.tensor import Parameter, Tensor, ops
+from turret.tensor.pending import Pending
 
+from .adapter import Adaptable
 from .linear import Linear
-from .module import Module
 from .precision import lowered
 
 FIELDS = tuple(field.name for field in fields(Packed))
 
 
-class PackedLinear(Module):
-    """x @ weight^T + bias with an NF4 weight: what stands in for a Linear whose weight is not trained.
+class PackedLinear(Adaptable):
+    """x @ weight^T + bias, plus what an adapter adds, with an NF4 weight: stands in for a Linear that is not trained.
 
     The weight's arrays are buffers: moved and captured with the module, in no `state_dict`; `weight` has them, for
     `turret.quant.save_packed`. bias: (outputs,) or none, the only parameter.
@@ -46,14 +47,21 @@ class PackedLinear(Module):
     def of(cls, linear: Linear, *, block: int = 64, scales: ScaleCode = "float32") -> PackedLinear:
         """A packed copy of `linear`, which stays as it is; the bias is copied and as trainable as it was.
 
-        Raises: ConfigError for another layer; else as `PackedWeight.pack`.
+        Raises: ConfigError for another layer and for one with an adapter; else as `PackedWeight.pack`.
         """
         if not isinstance(linear, Linear):
             raise ConfigError(f"PackedLinear.of got {type(linear).__name__}; wanted a Linear")
-        weight, bias = PackedWeight.pack(linear.weight, block=block, scales=scales), linear.bias
-        if bias is None:
-            return cls(weight)
-        return cls(weight, Parameter(bias.numpy(), backend=bias.backend, trainable=bias.trainable))
+        if linear.adapter is not None:
+            raise ConfigError("PackedLinear.of got a Linear with an adapter; merge() or detach() it first")
+        weight = PackedWeight.pack(linear.weight, block=block, scales=scales)
+        return cls(weight, copied(linear.bias))
+
+    def unpacked(self) -> Linear:
+        """A Linear of the float32 weight that this one stands for, frozen, and of a copy of the bias; no adapter."""
+        value = self.weight.unpack()
+        weight = Parameter(Pending(value.shape), backend=value.backend, trainable=False)
+        weight.replace(value.value)
+        return Linear.of(weight, copied(self.bias))
 
     @property
     def weight(self) -> PackedWeight:
@@ -62,7 +70,13 @@ class PackedLinear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (..., inputs); returns (..., outputs)."""
-        return ops.quantized_linear(x, Packed(**self._fields()), None if self.bias is None else lowered(self.bias))
+        bias = None if self.bias is None else lowered(self.bias)
+        return self._with_adapter(x, ops.quantized_linear(x, Packed(**self._fields()), bias))
 
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in FIELDS}
+
+
+def copied(bias: Parameter | None) -> Parameter | None:
+    """Another parameter of the same value, as trainable."""
+    return None if bias is None else Parameter(bias.numpy(), backend=bias.backend, trainable=bias.trainable)

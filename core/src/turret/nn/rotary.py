@@ -10,18 +10,21 @@ from turret.spi import ConfigError, ShapeError
 from turret.tensor import Tensor, ops, tensor
 
 from .module import Module
+from .rope_scaling import RopeScaling, frequencies
 
 Rotation = tuple[Tensor, Tensor]
-"""cos and sin for the positions of one step."""
+"""cos and sin for the positions of one step, each (T, d/2), or (B, T, d/2) where rows differ."""
 
 
 class Rotary(Module):
     """cos and sin of position * theta^(-2i/d) for `context` positions, made on the host in float64.
 
-    Source: Su et al. 2021, eq. 15. Half-split pairs.
+    Source: Su et al. 2021, eq. 15. Half-split pairs. scaling: how frequencies are stretched, if they are.
     """
 
-    def __init__(self, context: int, head_size: int, *, theta: float = 10_000.0) -> None:
+    def __init__(
+        self, context: int, head_size: int, *, theta: float = 10_000.0, scaling: RopeScaling | None = None
+    ) -> None:
         if context < 1:
             raise ConfigError(f"rotary context {context}; wanted at least 1 position")
         if head_size < 2 or head_size % 2:
@@ -29,10 +32,10 @@ class Rotary(Module):
         if not 0 < theta < math.inf:
             raise ConfigError(f"rotary theta {theta}; wanted a positive number")
         self.context = context
-        frequencies = theta ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
-        angles = np.outer(np.arange(context, dtype=np.float64), frequencies)
-        self.cos = tensor(np.cos(angles).astype(np.float32))
-        self.sin = tensor(np.sin(angles).astype(np.float32))
+        angles = np.outer(np.arange(context, dtype=np.float64), frequencies(head_size, theta, scaling))
+        magnitude = 1.0 if scaling is None else scaling.magnitude
+        self.cos = tensor((magnitude * np.cos(angles)).astype(np.float32))
+        self.sin = tensor((magnitude * np.sin(angles)).astype(np.float32))
 
     def __call__(self, start: int, count: int) -> Rotation:
         """The pair cos, sin, each (count, d/2), of positions start..start+count-1."""
@@ -44,5 +47,5 @@ class Rotary(Module):
         return self.cos[start:stop], self.sin[start:stop]
 
     def at(self, places: Tensor) -> Rotation:
-        """The pair cos, sin, each (T, d/2), of positions in an int32 (T,): the caller's promise, all in the context."""
+        """The pair cos, sin of positions in an int32 (T,) or (B, T): the caller's promise, all in the context."""
         return ops.gather_rows(self.cos, places), ops.gather_rows(self.sin, places)

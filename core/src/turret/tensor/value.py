@@ -11,6 +11,7 @@ from turret.registry import OpenBackend, current
 from turret.spi import FLOATS, BackendMismatch, DType, DTypeError, GraphError, Host, Shape, ShapeError
 
 from .graph import Native, Node, Parts, Vjp, _recording
+from .pending import Pending
 from .tracing import capturing, refuse_host
 
 Number = int | float
@@ -150,14 +151,18 @@ class Parameter(Tensor):
 
     `grad` is what `backward()` added up, None before. `version` counts changes of the value, so that a graph recorded
     before a change is refused. `trainable=False` freezes it: it gets no gradient and costs none. `owned` is set by the
-    module that registers it.
+    module that registers it. Made from a Pending it is float32 and waits for its value.
     """
 
     __slots__ = ("grad", "owned", "version")
 
-    def __init__(self, host: Host, *, backend: OpenBackend | None = None, trainable: bool = True) -> None:
-        opened, dtype = backend or current(), _float_dtype(host)
-        super().__init__(opened.tools.storage.from_host(host), opened, dtype, requires_grad=trainable)
+    def __init__(self, host: Host | Pending, *, backend: OpenBackend | None = None, trainable: bool = True) -> None:
+        opened = backend or current()
+        if isinstance(host, Pending):
+            super().__init__(host, opened, "float32", requires_grad=trainable)
+        else:
+            dtype = _float_dtype(host)
+            super().__init__(opened.tools.storage.from_host(host), opened, dtype, requires_grad=trainable)
         self.grad: Tensor | None = None
         self.version = 0
         self.owned = False

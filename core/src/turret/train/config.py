@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,7 +15,7 @@ from turret.spi import ConfigError
 from turret.train.checkpoint.content import LARGEST_COUNT
 
 from .precision import PRECISIONS
-from .values import require_count, require_word, shown, typed
+from .values import known_values, require_count, require_word, shown, typed
 
 ScheduleName = Literal["cosine", "constant"]
 CHANGEABLE = frozenset(
@@ -35,11 +34,13 @@ class RunConfig:
     Sizes are counts; lr, min_lr per step; warmup, eval_every, checkpoint_every in steps; losses are nats per token.
     capture: a whole step is one program where the backend compiles. attention, activation_checkpointing: as in
     `LanguageModel.save_memory`. dropout: the rate of all three kinds that have none of their own. precision: what
-    layers compute in. optimizer_page: elements of a page of Adam's moments.
+    layers compute in. optimizer_page: elements of a page of Adam's moments. tokenizer_file: the tokenizer.json of a run
+    on subword tokens, None for bytes.
     """
 
     model: str = "decoder"
     corpus: tuple[str, ...] = ("builtin:python-docs",)
+    tokenizer_file: str | None = None
     backend: str | None = None
     layers: int = 4
     heads: int = 4
@@ -82,7 +83,7 @@ class RunConfig:
         self._require_counts()
         self._require_ranges()
         self.schedule_function()
-        self.model_config()
+        self._model(self.byte_tokenizer.vocabulary_size)
         if self.steps * self.tokens_per_step > LARGEST_COUNT:
             raise ConfigError(
                 f"{self.steps} steps of {self.tokens_per_step} tokens pass 2**63 - 1 tokens, which no file counts; "
@@ -97,6 +98,8 @@ class RunConfig:
         check_memory(self.attention, self.activation_checkpointing)
         if not self.corpus or not all(self.corpus):
             raise ConfigError(f"corpus {shown(self.corpus)}; wanted files, a folder or builtin:python-docs")
+        if self.tokenizer_file == "":
+            raise ConfigError("tokenizer got an empty text; wanted a tokenizer.json, or leave it out for bytes")
 
     def _require_counts(self) -> None:
         for name in _COUNTS:
@@ -120,8 +123,8 @@ class RunConfig:
             check_rate(f"{kind} dropout".strip(), float(rate))
 
     @property
-    def tokenizer(self) -> ByteLevelTokenizer:
-        """256 byte ids for the decoder, 262 with reserved ids for mini."""
+    def byte_tokenizer(self) -> ByteLevelTokenizer:
+        """What a run without a tokenizer file has: 256 byte ids for the decoder, 262 with reserved ids for mini."""
         return tokenizer_for("bytes" if self.model == "decoder" else "reserved-bytes")
 
     @property
@@ -131,14 +134,21 @@ class RunConfig:
 
     def resolved(self) -> RunConfig:
         """The same run with every None filled in."""
-        model = self.model_config()
+        model = self._model(self.byte_tokenizer.vocabulary_size)
         rates = self._rates()
         kv_heads = model.kv_heads if isinstance(model, MiniConfig) else model.key_value_heads
         return replace(self, kv_heads=kv_heads, ff=model.feed_forward, min_lr=rates[0], warmup=rates[1])
 
-    def model_config(self) -> DecoderConfig | MiniConfig:
-        """The model's own configuration. Raises: ConfigError where sizes contradict each other."""
-        vocabulary = self.tokenizer.vocabulary_size
+    def model_config(self, vocabulary: int | None = None) -> DecoderConfig | MiniConfig:
+        """The model's own configuration. vocabulary: the tokenizer's, where the run is not on bytes.
+
+        Raises: ConfigError without the vocabulary of a tokenizer file.
+        """
+        if vocabulary is None and self.tokenizer_file is not None:
+            raise ConfigError(f"the vocabulary of {self.tokenizer_file} decides the model's size; pass it")
+        return self._model(self.byte_tokenizer.vocabulary_size if vocabulary is None else vocabulary)
+
+    def _model(self, vocabulary: int) -> DecoderConfig | MiniConfig:
         if self.model == "decoder":
             return DecoderConfig(
                 vocabulary=vocabulary,
@@ -211,6 +221,8 @@ class RunConfig:
 
 
 _KINDS: dict[str, str] = {f.name: str(f.type) for f in fields(RunConfig)}
+_SHORT = {"tokenizer": "tokenizer_file"}
+"""Options whose name is shorter than the field's."""
 _COUNTS = (
     *("layers", "heads", "width", "context", "batch", "accumulate", "steps"),
     *("eval_every", "eval_batches", "checkpoint_every", "keep"),
@@ -222,17 +234,7 @@ def checked_values(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
 
     Raises: ConfigError naming source, key and what was wanted.
     """
-    checked = {}
-    for raw, value in values.items():
-        key = raw.replace("-", "_")
-        if key not in _KINDS:
-            near = difflib.get_close_matches(key, _KINDS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(_KINDS))}"
-            raise ConfigError(f"{source} has no key {shown(raw)}; {hint}")
-        if key in checked:
-            raise ConfigError(f"{source} gives '{key}' twice, with a dash and with an underscore")
-        checked[key] = typed(key, _KINDS[key], _spelled_out(key, value), source=source)
-    return checked
+    return known_values(_KINDS, values, source=source, written=_spelled_out, short=_SHORT)
 
 
 def _spelled_out(key: str, value: Any) -> Any:

@@ -6,20 +6,22 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from turret.data import Batch, BatchSampler
 from turret.models import LanguageModel
 from turret.nn import computing, dropping
 from turret.optim import Adam, AdamStats, Schedule
 from turret.spi import DType, NonFiniteError
-from turret.tensor import Gradients, RandomStream, Tensor, backward, capture, no_grad, ops, tensor
+from turret.tensor import Gradients, RandomStream, Tensor, backward, capture, no_grad, tensor
 from turret.tensor.graph import Native
 
 from .metrics import StepMetrics
+from .objective import B, Objective, Placed
 from .precision import LossScale
 
+B_co = TypeVar("B_co", covariant=True)
 DRAWS = 24
 """Bits for the draws of one step: step n begins at draw n * 2^24, so that masks follow from seed and step alone."""
 
@@ -34,7 +36,15 @@ class StepResult:
     loss_scale: float | None = None
 
 
-class Engine:
+class Sampler(Protocol[B_co]):
+    """Batches as a pure function of step and micro-batch, both counted from 0."""
+
+    def batch(self, step: int, micro: int = 0) -> B_co:
+        """Raises: DataError."""
+        ...
+
+
+class Engine(Generic[B]):
     """Performs steps on a model: deterministic given model, optimizer state and step number.
 
     With `captured`, a step is one program wherever the backend compiles. A step that meets a loss, gradient or update
@@ -46,11 +56,12 @@ class Engine:
         self,
         model: LanguageModel,
         optimizer: Adam,
-        sampler: BatchSampler,
+        sampler: Sampler[B],
         schedule: Schedule,
         *,
+        objective: Objective[B],
         accumulate: int = 1,
-        validation: Sequence[Batch] = (),
+        validation: Sequence[B] = (),
         captured: bool = True,
         dropout: RandomStream | None = None,
         precision: DType | None = None,
@@ -58,7 +69,7 @@ class Engine:
     ) -> None:
         self.model, self.optimizer, self.sampler, self.schedule = model, optimizer, sampler, schedule
         self.dropout, self.precision, self.scale = dropout, precision, scale
-        self.accumulate, self.validation = accumulate, tuple(validation)
+        self.objective, self.accumulate, self.validation = objective, accumulate, tuple(validation)
         self._backend = model.parameters()[0].backend
         drawn = [] if dropout is None else [dropout]
         self._learn = capture(self._learn_step, state=[model, optimizer, *drawn], enabled=captured)
@@ -100,17 +111,17 @@ class Engine:
             raise NonFiniteError(f"the validation loss is {loss}; lower the learning rate, or check the data")
         return loss
 
-    def _learn_from(self, batches: Sequence[Batch]) -> list[tuple[float, Tensor]]:
+    def _learn_from(self, batches: Sequence[B]) -> list[tuple[float, Tensor]]:
         """Updates the model; shares and losses of the batches. Several batches are added up between two programs."""
         scale = 1.0 if self.scale is None else self.scale.value
         scaling = [] if self.scale is None else [self._number(scale), self._number(1 / scale)]
         if len(batches) == 1:
-            return [(1.0, self._learn(*self._placed(batches[0]), scaling))]
+            return [(1.0, self._learn(self._placed(batches[0]), scaling))]
         losses: list[tuple[float, Tensor]] = []
         total: list[Tensor] = []
-        for share, batch in _shares(batches):
+        for share, batch in self._shares(batches):
             weight = self._number(share * scale)
-            loss, total = self._gradients(*self._placed(batch), weight, total)
+            loss, total = self._gradients(self._placed(batch), weight, total)
             losses.append((share, loss))
         if math.isfinite(sum(share * float(loss.item()) for share, loss in losses)):
             self._update(total, scaling[1:])
@@ -124,22 +135,20 @@ class Engine:
     def _number(self, value: float) -> Tensor:
         return tensor(value, dtype="float32", backend=self._backend)
 
-    def _learn_step(self, ids: Tensor, targets: Tensor, scaling: list[Tensor]) -> Tensor:
+    def _learn_step(self, placed: Placed, scaling: list[Tensor]) -> Tensor:
         """scaling: the factor of the loss and its inverse, or nothing."""
         with dropping(self.dropout):
-            loss = self._loss(ids, targets)
+            loss = self._loss(placed)
         if scaling:
             self.optimizer.step(self._scaled(backward(loss, scaling[0]), scaling[1]), loss=loss)
         else:
             self.optimizer.step(backward(loss), loss=loss)
         return loss
 
-    def _gradients_step(
-        self, ids: Tensor, targets: Tensor, weight: Tensor, total: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _gradients_step(self, placed: Placed, weight: Tensor, total: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The loss, and `total` with the gradients of weight * loss added; an empty total begins one."""
         with dropping(self.dropout):
-            loss = self._loss(ids, targets)
+            loss = self._loss(placed)
         found = backward(loss, weight)
         fresh = [found[p] for p in self.model.parameters() if p.trainable]
         return loss, [a + b for a, b in zip(total, fresh, strict=True)] if total else fresh
@@ -156,18 +165,22 @@ class Engine:
         values: dict[Tensor, Native] = {p: (gradients[p] * factor).value for p in trainable}
         return Gradients(self._backend, values)
 
-    def _losses(self, batches: Sequence[Batch]) -> list[tuple[float, Tensor]]:
+    def _losses(self, batches: Sequence[B]) -> list[tuple[float, Tensor]]:
         with no_grad():
-            return [(share, self._measure(*self._placed(batch))) for share, batch in _shares(batches)]
+            return [(share, self._measure(self._placed(batch))) for share, batch in self._shares(batches)]
 
-    def _placed(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        ids, targets = (tensor(x, backend=self._backend) for x in batch)
-        return ids, targets
+    def _placed(self, batch: B) -> Placed:
+        return self.objective.place(batch, self._backend)
 
-    def _loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, placed: Placed) -> Tensor:
         with computing(self.precision):
-            logits = self.model(ids)
-        return ops.cross_entropy(logits if self.precision is None else logits.cast("float32"), targets)
+            logits = self.objective.logits(self.model, placed)
+        return self.objective.loss(logits if self.precision is None else logits.cast("float32"), placed)
+
+    def _shares(self, batches: Sequence[B]) -> list[tuple[float, B]]:
+        """Every batch with its part of what counts."""
+        weights = [self.objective.weight(batch) for batch in batches]
+        return [(weight / sum(weights), batch) for weight, batch in zip(weights, batches, strict=True)]
 
     @staticmethod
     def _finite_loss(number: int, losses: list[tuple[float, Tensor]], cause: Exception | None = None) -> float:
@@ -178,12 +191,6 @@ class Engine:
                 f"the data"
             ) from cause
         return loss
-
-
-def _shares(batches: Sequence[Batch]) -> list[tuple[float, Batch]]:
-    """Every batch with its part of the tokens."""
-    tokens = sum(batch.targets.size for batch in batches)
-    return [(batch.targets.size / tokens, batch) for batch in batches]
 
 
 class Clock:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from turret.data import ByteLevelTokenizer, tokenizer_for
+from turret.data import Tokenizer
 from turret.models import LanguageModel, build_model, model_config
 from turret.registry import OpenBackend, use_backend
 from turret.spi import CheckpointError, ConfigError
 
 from .checkpoint import read_checkpoint
+from .checkpoint.content import FINETUNE
 from .room import require_room
+from .text import stored_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +21,7 @@ class Trained:
     """A model with the tokenizer it was trained with."""
 
     model: LanguageModel
-    tokenizer: ByteLevelTokenizer
+    tokenizer: Tokenizer
     step: int
     path: Path
 
@@ -31,11 +33,16 @@ def load_model(path: Path, backend: OpenBackend) -> Trained:
     """
     content = read_checkpoint(path, optimizer=False)
     where = content.path or path
+    if FINETUNE in content.extra:
+        raise CheckpointError(
+            f"{where}: a checkpoint of turret finetune, which is no model by itself; give the run's folder 'merged', "
+            f"or the base with the run's folder 'adapter'"
+        )
     try:
         config = model_config(content.model["kind"], content.model["config"])
-        tokenizer = tokenizer_for(content.tokenizer)
     except ConfigError as error:
         raise CheckpointError(f"{where}: its model cannot be built: {error}") from error
+    tokenizer = stored_tokenizer(content)
     if tokenizer.vocabulary_size > config.vocabulary:
         raise CheckpointError(
             f"{where}: its tokenizer has {tokenizer.vocabulary_size} ids and its model {config.vocabulary}; not a pair"

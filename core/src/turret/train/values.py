@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from turret.spi import ConfigError
@@ -47,6 +50,33 @@ def typed(name: str, kind: str, value: Any, *, source: str) -> Any:
             return value
         wanted = "a text"
     raise ConfigError(f"{source}: {name} is {shown(value)}; wanted {wanted}")
+
+
+def known_values(
+    kinds: Mapping[str, str],
+    values: Mapping[str, Any],
+    *,
+    source: str,
+    written: Callable[[str, Any], Any],
+    short: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """`values` of the annotated `kinds`; dashes in keys count as underscores.
+
+    written: what a value of a key stands for, where files write it another way. short: other names of keys.
+    Raises: ConfigError naming source, key and what was wanted.
+    """
+    checked = {}
+    for raw, value in values.items():
+        key = raw.replace("-", "_")
+        key = short.get(key, key)
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(kinds))}"
+            raise ConfigError(f"{source} has no key {shown(raw)}; {hint}")
+        if key in checked:
+            raise ConfigError(f"{source} gives '{key}' twice, in two spellings")
+        checked[key] = typed(key, kinds[key], written(key, value), source=source)
+    return checked
 
 
 def require_count(name: str, value: int, least: int, *, bits: int = 63) -> None:

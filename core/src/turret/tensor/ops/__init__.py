@@ -47,5 +47,6 @@ from .reduction import max as max
 from .reduction import mean as mean
 from .reduction import sum as sum
 from .rope import rope as rope
+from .segmented import segmented_attention as segmented_attention
 from .softmax import log_softmax as log_softmax
 from .softmax import softmax as softmax

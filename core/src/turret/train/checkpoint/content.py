@@ -22,6 +22,8 @@ FACTS: dict[str, type] = {
     "extra": dict,
 }
 LARGEST_COUNT = 2**63 - 1
+FINETUNE = "finetune"
+"""Where the extra values say which base was tuned: only a base and this checkpoint together are a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,7 +32,8 @@ class CheckpointContent:
 
     model: {"kind": str, "config": {...}}; train, data (the corpus and where it came from), random and extra: any
     JSON values; position: at least "step" and "tokens_seen", equal to the fields: the place in the data stream.
-    parameters and optimizer: named host arrays. path: where it was read from.
+    parameters and optimizer: named host arrays. tokenizer_json: the tokenizer itself, where its name alone does not
+    say what it is. path: where it was read from.
     Tuples come back from disk as lists.
     """
 
@@ -45,6 +48,7 @@ class CheckpointContent:
     extra: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Host]
     optimizer: Mapping[str, Host]
+    tokenizer_json: str | None = None
     path: Path | None = None
 
     def facts(self) -> dict[str, Any]:

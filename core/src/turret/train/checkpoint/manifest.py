@@ -19,7 +19,9 @@ VERSION = 1
 MANIFEST = "manifest.json"
 PARAMETERS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+TOKENIZER = "tokenizer.json"
 LARGEST_MANIFEST = 16 * 2**20
+LARGEST_TOKENIZER = 256 * 2**20
 SEAL = "manifest_sha256"
 
 _KEYS = frozenset((*FACTS, "format", "version", "turret", "files", SEAL))
@@ -117,8 +119,10 @@ def _files(raw: Mapping[str, Any], path: Path) -> dict[str, FileRecord]:
     for name in listed:
         if re.fullmatch(r"\w[\w.-]*", name) is None:
             raise CheckpointError(f"{path}: the file name {name!r:.80} leads out of the checkpoint; refused")
-    if listed.keys() != {PARAMETERS, OPTIMIZER}:
-        raise CheckpointError(f"{path}: lists {sorted(listed)!r:.200}, not {PARAMETERS} and {OPTIMIZER}")
+    if listed.keys() - {TOKENIZER} != {PARAMETERS, OPTIMIZER}:
+        raise CheckpointError(
+            f"{path}: lists {sorted(listed)!r:.200}, not {PARAMETERS} and {OPTIMIZER}, with or without {TOKENIZER}"
+        )
     return {name: _record(name, entry, path) for name, entry in listed.items()}
 
 

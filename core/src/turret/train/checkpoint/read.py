@@ -11,7 +11,16 @@ from safetensors import SafetensorError, safe_open
 
 from turret.spi import CheckpointError, Host
 from turret.train.checkpoint.content import CheckpointContent
-from turret.train.checkpoint.manifest import LARGEST_MANIFEST, MANIFEST, OPTIMIZER, PARAMETERS, Manifest, decode
+from turret.train.checkpoint.manifest import (
+    LARGEST_MANIFEST,
+    LARGEST_TOKENIZER,
+    MANIFEST,
+    OPTIMIZER,
+    PARAMETERS,
+    TOKENIZER,
+    Manifest,
+    decode,
+)
 from turret.train.checkpoint.names import FOLDER, POINTER, leftover, step_name, step_of
 from turret.train.checkpoint.write import digest_file
 
@@ -76,6 +85,7 @@ def read_checkpoint(path: Path, *, optimizer: bool = True) -> CheckpointContent:
         **manifest.facts(),
         parameters=_read_arrays(path / PARAMETERS, manifest),
         optimizer=_read_arrays(path / OPTIMIZER, manifest) if optimizer else {},
+        tokenizer_json=_read_text(path / TOKENIZER, manifest) if TOKENIZER in manifest.files else None,
         path=path,
     )
 
@@ -126,6 +136,24 @@ def _size(path: Path) -> int:
 
 
 def _read_arrays(path: Path, manifest: Manifest) -> dict[str, Host]:
+    _verify(path, manifest)
+    with _reading(path):
+        return _parse(path)
+
+
+def _read_text(path: Path, manifest: Manifest) -> str:
+    if (size := manifest.files[path.name].bytes) > LARGEST_TOKENIZER:
+        raise CheckpointError(f"{path}: {size} bytes, over the limit of {LARGEST_TOKENIZER}; not a turret tokenizer")
+    _verify(path, manifest)
+    with _reading(path):
+        data = path.read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 at offset {error.start}; use another checkpoint") from error
+
+
+def _verify(path: Path, manifest: Manifest) -> None:
     wanted = manifest.files[path.name]
     with _reading(path):
         if (size := _size(path)) != wanted.bytes:
@@ -136,7 +164,6 @@ def _read_arrays(path: Path, manifest: Manifest) -> dict[str, Host]:
                 f"{path}: damaged or edited: SHA-256 {got.sha256[:12]}..., not {wanted.sha256[:12]}...; "
                 "use another checkpoint"
             )
-        return _parse(path)
 
 
 def _parse(path: Path) -> dict[str, Host]:

@@ -16,7 +16,15 @@ from safetensors.numpy import save_file
 
 from turret.spi import CheckpointError, DTypeError, Host, NonFiniteError
 from turret.train.checkpoint.content import CheckpointContent
-from turret.train.checkpoint.manifest import MANIFEST, OPTIMIZER, PARAMETERS, FileRecord, encode
+from turret.train.checkpoint.manifest import (
+    LARGEST_TOKENIZER,
+    MANIFEST,
+    OPTIMIZER,
+    PARAMETERS,
+    TOKENIZER,
+    FileRecord,
+    encode,
+)
 from turret.train.checkpoint.names import aside, step_name
 from turret.train.durable import sync_file, sync_folder
 
@@ -34,6 +42,7 @@ def write_checkpoint(folder: Path, content: CheckpointContent) -> Path:
         PARAMETERS: _storable(content.parameters, "parameter"),
         OPTIMIZER: _storable(content.optimizer, "optimizer array"),
     }
+    tokenizer = None if content.tokenizer_json is None else _storable_text(content.tokenizer_json)
     target = folder / step_name(content.step)
     partial = aside(target, "tmp")
     try:
@@ -42,8 +51,9 @@ def write_checkpoint(folder: Path, content: CheckpointContent) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         files = {name: _write_arrays(partial / name, group) for name, group in arrays.items()}
-        (partial / MANIFEST).write_bytes(encode(facts, files))
-        sync_file(partial / MANIFEST)
+        if tokenizer is not None:
+            files[TOKENIZER] = _write_bytes(partial / TOKENIZER, tokenizer)
+        _write_bytes(partial / MANIFEST, encode(facts, files))
         sync_folder(partial)
         _put_in_place(partial, target)
     except OSError as error:
@@ -81,6 +91,24 @@ def _write_arrays(path: Path, arrays: dict[str, Host]) -> FileRecord:
     path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files that only their owner can read
     sync_file(path)
     return digest_file(path)
+
+
+def _storable_text(text: str) -> bytes:
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"the tokenizer has a lone surrogate at character {error.start}; not saved") from error
+    if len(data) > LARGEST_TOKENIZER:
+        raise CheckpointError(
+            f"the tokenizer has {len(data)} bytes, over the limit of {LARGEST_TOKENIZER}; use a smaller vocabulary"
+        )
+    return data
+
+
+def _write_bytes(path: Path, data: bytes) -> FileRecord:
+    path.write_bytes(data)
+    sync_file(path)
+    return FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def _as_os_error(error: SafetensorError) -> OSError:
