@@ -34,7 +34,8 @@ def main() -> None:
     steps = ran("step_memory.py", options.backend, *repeated("--context", [t for t in tokens if t <= LONGEST_STEP]))
     adam = ran("paged_adam.py", options.backend, *rounds)
     packed = ran("nf4_linear.py", options.backend, *rounds)
-    rows = [*attention_rows(flash), *step_rows(steps), *adam_rows(adam), *packed_rows(packed)]
+    halves = [result for backend in HALVES for result in half_steps(backend, tokens)]
+    rows = [*attention_rows(flash), *step_rows(steps), *step_rows(halves), *adam_rows(adam), *packed_rows(packed)]
     table = "\n".join([HEAD, *rows])
     (options.out / "table.md").write_text(table + "\n", encoding="utf-8")
     draw(flash, steps, options.out / "memory.png")
@@ -43,6 +44,16 @@ def main() -> None:
 
 LONGEST_STEP = 2048
 """Contexts of whole steps: eight materialized layers of 4096 tokens want 9 GB."""
+
+
+HALVES = ("tpu:cpu", "metal:cpu")
+"""Backends that compute in bfloat16 here; cpu, with no arithmetic in halves, refuses."""
+
+
+def half_steps(backend: str, tokens: list[int]) -> list[dict[str, Any]]:
+    """Steps in bfloat16 and, to compare with, in float32."""
+    ways = repeated_words("--way", ("plain", "bfloat16", "flash+block+bfloat16"))
+    return ran("step_memory.py", backend, *ways, *repeated("--context", [t for t in tokens if t <= LONGEST_STEP]))
 
 
 def ran(script: str, backend: str, *options: str) -> list[dict[str, Any]]:
@@ -58,6 +69,11 @@ def ran(script: str, backend: str, *options: str) -> list[dict[str, Any]]:
 def repeated(flag: str, values: list[int]) -> Iterator[str]:
     for value in values:
         yield from (flag, str(value))
+
+
+def repeated_words(flag: str, words: tuple[str, ...]) -> Iterator[str]:
+    for word in words:
+        yield from (flag, word)
 
 
 def row(*cells: str) -> str:
@@ -83,13 +99,13 @@ def attention_rows(results: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def step_rows(results: list[dict[str, Any]]) -> Iterator[str]:
-    plain = {r["T"]: r for r in results if r["way"] == "plain"}
+    plain = {(r["backend"], r["T"]): r for r in results if r["way"] == "plain"}
     for result in results:
         if result["way"] == "plain":
             continue
-        other = plain[result["T"]]
+        other = plain[result["backend"], result["T"]]
         yield row(
-            f"training step, {result['way']}",
+            f"training step on {result['backend']}, {result['way']}",
             f"T {result['T']}",
             f"{result['seconds'] * 1e3:.0f} ms",
             f"{result['peak_MiB']} MiB",

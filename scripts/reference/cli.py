@@ -41,7 +41,11 @@ def section(name: str, command: click.Command, parent: click.Context) -> str:
 
 def subsections(name: str, command: click.Command, parent: click.Context) -> list[str]:
     """One section per sub-command of a command that has some beside its own arguments."""
-    below = command.subcommands() if isinstance(command, ExamineOrMore) else {}
+    below: dict[str, click.Command] = {}
+    if isinstance(command, ExamineOrMore):
+        below = dict(command.subcommands())
+    elif isinstance(command, click.Group):
+        below = dict(command.commands)
     return [section(f"{name} {word}", each, parent) for word, each in below.items()]
 
 

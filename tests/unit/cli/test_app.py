@@ -90,7 +90,7 @@ def test_an_unexpected_error_says_how_to_see_it_in_full(failing: Any, capsys: py
     ("args", "text"),
     [
         (["trian"], "no command 'trian'; did you mean 'train'?"),
-        (["xyzzy"], "no command 'xyzzy'; there are: backends, conformance, doctor"),
+        (["xyzzy"], "no command 'xyzzy'; there are: backends, chat, conformance, convert, doctor"),
         (["backends", "--prob"], "--probe"),
         (["doctor", "extra"], "extra"),
         (["doctor", "--time-limit", "soon"], "soon"),
@@ -207,3 +207,9 @@ def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: no command 'nonsense'")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "no\x1b[31msuch"]) in (1, 2)
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown and "\\x1b[31msuch" in shown

@@ -16,6 +16,7 @@ def test_every_default_in_the_help_is_the_default() -> None:
         stated = re.search(r"\[([^\]]*)\]$", text)
         assert stated is not None, name
         shown[name.replace("-", "_")] = stated[1]
+    defaults["tokenizer"] = defaults.pop("tokenizer_file")
     assert shown.keys() == defaults.keys() - {"corpus", "capture"}
     for name, value in defaults.items():
         if value is not None and name not in ("corpus", "capture", "log"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import click
 
 from .commands import LazyGroup
+from .screen import visible
 
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -90,7 +91,7 @@ def _usage(error: click.ClickException) -> str:
 def _end(text: str, status: int, session: Session) -> int:
     if session.debug:
         traceback.print_exc()
-    click.echo("error: " + " ".join(text.split()), err=True)
+    click.echo("error: " + visible(" ".join(text.split())), err=True)  # of a file, a terminal would obey it
     return status
 
 

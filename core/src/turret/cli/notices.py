@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import click
 
+from .screen import visible
+
 _LOGGER = logging.getLogger("turret")
 
 
@@ -21,7 +23,7 @@ class Notices(logging.Handler):
         text = record.getMessage()
         if self.as_json:
             text = json.dumps({"event": "log", "level": record.levelname.lower(), "message": text})
-        click.echo(text, err=True)
+        click.echo(visible(text), err=True)
 
 
 def notice(text: str) -> None:

@@ -1,5 +1,6 @@
 """Generating text: sampling, stop rules, text that streams, and the decode loop."""
 
+from .conversation import Conversation as Conversation
 from .decode import Decoding as Decoding
 from .decode import generate_ids as generate_ids
 from .decode import generate_text as generate_text

@@ -134,9 +134,8 @@ class Conversation:
         turns = [*self._turns, (text, answer)]
         try:
             self._template.encode(self._tokenizer, _messages(self._system, turns), add_generation_prompt=False)
-        except (
-            DataError
-        ):  # a token's text can be spelled with other tokens, and would be read as that token from now on
+        except DataError:
+            # A token's text can be spelled with other tokens, and would be read as that token from now on.
             self.forgotten = True
             return
         self._turns = turns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from turret.data import Tokenizer
 from turret.kv import ContiguousCache, StaticCache
 from turret.models import LanguageModel
 from turret.spi import DataError, Host
-from turret.tensor import Stateful, Tensor, capture, no_grad, tensor
+from turret.tensor import Tensor, capture, no_grad, tensor
 
 from .sampling import Sampler, SamplingConfig
 from .stop import Completion, StopRules
@@ -48,8 +48,10 @@ class Decoding:
             kv_heads=model.kv_heads,
             head_size=model.head_size,
         )
-        state: list[Stateful] = [model, self._cache] if isinstance(self._cache, StaticCache) else [model]
-        self._step = capture(self._logits, state=state, enabled=compiles)
+        # Capturing what no compiler takes would look at every parameter for each token.
+        self._step: Callable[[Tensor], Tensor] = self._logits
+        if isinstance(self._cache, StaticCache):
+            self._step = capture(self._logits, state=[model, self._cache])
 
     def push(self, ids: Sequence[int]) -> Host:
         """Appends tokens; returns the logits (V,) after the last one. Whatever interrupts it, `held` is empty then.
