@@ -60,7 +60,7 @@ def test_a_text_that_no_run_kept_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_crash_between_the_two_files_is_repaired(tmp_path: Path) -> None:
     kept_python_docs(tmp_path).unlink()
-    (tmp_path / "corpus.txt.partial").write_bytes(b"torn")
+    (tmp_path / ".corpus.txt.tmp").write_bytes(b"torn")
     assert kept_python_docs(tmp_path).read_bytes() == python_docs()
 
 

@@ -167,11 +167,11 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, mode: str = "r") -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path: Path, flags: int) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
     write(tmp_path, {"secret": b"x"})
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match=r"cannot read corpus .*secret.*Permission denied.*permissions"):
         open_corpus([tmp_path / "secret"])
 

@@ -167,6 +167,12 @@ def test_an_eos_outside_the_vocabulary_is_refused(eos: Any) -> None:
         SubwordTokenizer(byte_level(), eos_id=eos)
 
 
+@pytest.mark.parametrize("eos", [True, 1.0, b"<s>", [1], np.int64(1)])
+def test_an_eos_that_is_no_id_and_no_text_is_refused(eos: Any) -> None:
+    with pytest.raises(ConfigError, match="want an id or the text of a token"):
+        SubwordTokenizer(byte_level(), eos_id=eos)
+
+
 def test_extra_tokens_are_control_tokens() -> None:
     tokenizer = SubwordTokenizer(byte_level(), extra_tokens={"<b>": 301, "<a>": 300, "<|eos|>": 1}, eos_id="<a>")
     assert tokenizer.vocabulary_size == 302 and tokenizer.special_ids == {0, 1, 300, 301} and tokenizer.eos_id == 300
@@ -276,7 +282,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         file.truncate((256 << 20) + 1)
     for name, said in {
         "absent": "could not be read",
-        ".": "could not be read",
+        ".": "no regular file",
         "pipe": "no regular file",
         "bytes": "not UTF-8",
         "large": "more than 268435456 bytes",
@@ -345,6 +351,15 @@ def test_an_eos_that_the_vocabulary_lacks_and_a_directory_without_files(tmp_path
         load_tokenizer(tmp_path)
     with pytest.raises(ConfigError, match="'</s>' is not in the vocabulary"):
         load_tokenizer(write(tmp_path, {"eos_token": "</s>"}))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_link_to_nothing_is_no_folder_without_the_file(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path, {})
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match=f"{name} could not be read"):
+        load_tokenizer(folder)
 
 
 Damage = Callable[[dict[str, Any]], Any]

@@ -107,6 +107,9 @@ def test_the_end_of_an_answer_can_be_another_id_than_that_of_the_sequence() -> N
         tokenize_example(talk("q", "a"), BYTES, template=Marked(end=TOOL))
     with pytest.raises(ConfigError, match="got no end ids"):
         tokenize_example(talk("q", "a"), BYTES, template=Marked(), end_ids=())
+    for wrong in (EOS, "1"):
+        with pytest.raises(ConfigError, match="want several ids"):
+            tokenize_example(talk("q", "a"), BYTES, template=Marked(), end_ids=wrong)  # type: ignore[arg-type]
 
 
 class WithoutThoughts(Marked):

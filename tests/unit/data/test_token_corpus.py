@@ -17,8 +17,10 @@ from turret.data import BatchSampler, ByteTokenizer, Split, TokenCorpus, WindowS
 from turret.data.subword import SubwordTokenizer
 from turret.data.token_corpus import RECORD_FILE, TOKENS_FILE, pieces
 from turret.data.tokenizer_training import train_byte_pairs
+from turret.files import partial
 from turret.spi.errors import DataError
 
+PARTIAL = partial(Path(TOKENS_FILE)).name
 TEXT = "the cat sat on the mat, the dog ate the hat;\nand so on and on\n\n  it went: caf\u00e9 12345\r\n" * 40
 MESSY = st.text(st.sampled_from("ab \n\r\t\u00e9\u3000\U0001f600.,1"), max_size=60)
 
@@ -98,13 +100,13 @@ def test_a_second_call_reads_what_the_first_wrote(
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [TOKENS_FILE, RECORD_FILE]
 
 
-@pytest.mark.parametrize("left", [[], [RECORD_FILE], [RECORD_FILE, TOKENS_FILE + ".partial"]], ids=str)
+@pytest.mark.parametrize("left", [[], [RECORD_FILE], [RECORD_FILE, PARTIAL]], ids=str)
 def test_what_a_killed_call_left_is_made_anew(
     tmp_path: Path, files: list[Path], tokenizer: SubwordTokenizer, left: list[str]
 ) -> None:
     run = tmp_path / "run"
     whole = ids_of(kept_tokens(run, open_corpus(files), tokenizer))
-    (run / TOKENS_FILE).rename(run / (TOKENS_FILE + ".partial"))
+    (run / TOKENS_FILE).rename(run / PARTIAL)
     for path in list(run.iterdir()):
         if path.name not in left:
             path.unlink()

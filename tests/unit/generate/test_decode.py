@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -79,8 +81,11 @@ def test_the_same_seed_gives_the_same_text(model: LanguageModel) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.parametrize(("ids", "named"), [([], "no token"), ([300], "300"), ([-1], "-1")])
-def test_bad_ids_are_named(model: LanguageModel, ids: list[int], named: str) -> None:
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [([], "no token"), ([300], "300"), ([-1], "-1"), ([1.5], "float"), ([True], "bool"), (None, "NoneType")],
+)
+def test_bad_ids_are_named(model: LanguageModel, ids: Any, named: str) -> None:
     with pytest.raises(DataError, match=named):
         Decoding(model).push(ids)
 

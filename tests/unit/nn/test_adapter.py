@@ -109,6 +109,8 @@ def adapter_without_dropout(made: LowRankAdapter) -> LowRankAdapter:
         ({"alpha": 0}, "alpha 0; wanted a finite number above 0"),
         ({"alpha": -1.0}, "alpha -1"),
         ({"alpha": math.inf}, "alpha inf"),
+        ({"alpha": 1e39}, "alpha 1e\\+39"),
+        ({"alpha": 10**400}, "alpha 1000"),
         ({"alpha": math.nan}, "alpha nan"),
         ({"alpha": "8"}, "alpha '8'"),
         ({"dropout": 1.0}, r"adapter dropout 1\.0; wanted a rate"),

@@ -134,6 +134,9 @@ def test_skip_names_what_stays(backend: OpenBackend) -> None:
     model = build_model(MINI)
     with pytest.raises(ConfigError, match=r"skip 'lm_head' matches no linear layer; wanted query, key"):
         pack_linears(model, skip=["lm_head"])
+    for wrong in (None, 3, [3]):
+        with pytest.raises(ConfigError, match=r"skip .*; wanted names of linear layers, or patterns: query"):
+            pack_linears(model, skip=wrong)  # type: ignore[arg-type]
     for options in ({"block": 48}, {"scales": "no"}):
         with pytest.raises(ConfigError):
             pack_linears(model, **options)

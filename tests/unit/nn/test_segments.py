@@ -41,7 +41,7 @@ def masked(segments: Segments) -> Segments:
     [
         *(("cpu", family, attention) for family in CONFIGS for attention in ("materialized", "flash")),
         ("metal:cpu", "normed", "flash"),
-        ("tpu:cpu", "decoder", "materialized"),
+        pytest.param("tpu:cpu", "decoder", "materialized", marks=pytest.mark.slow),
     ],
 )
 def test_a_text_among_others_is_read_as_if_it_stood_alone(spec: str, family: str, attention: str) -> None:
@@ -102,10 +102,26 @@ def test_dropped_probabilities_do_not_let_a_text_see_another() -> None:
         assert (first[0, :5] != second[0, :5]).any()
 
 
+@pytest.mark.parametrize("spec", ["cpu", "tpu:cpu"])
+def test_masked_attention_by_rows_is_the_same_function(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turret.nn.segments.ROWS", 5)  # three pieces of a row of twelve
+    with use_backend(spec):
+        model = build_model(CONFIGS["mini"], seed=1)
+        seed = tensor(np.random.default_rng(4).normal(size=(2, 12, 31)).astype(np.float32))
+        segments, found = masked(Segments.of(NUMBERS)), []
+        for attention in ("materialized", "flash"):
+            model.save_memory(attention=attention)
+            logits = model(tensor(IDS), segments=segments)
+            gradients = backward(logits, seed)
+            found.append([logits.numpy(), *(gradients[parameter].numpy() for parameter in model.parameters())])
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5 * max(1, np.abs(one).max()), rtol=0)
+
+
 def test_bad_segments_are_refused() -> None:
     with use_backend("cpu"):
         model = build_model(CONFIGS["mini"], seed=1)
-        with pytest.raises(ShapeError, match=r"segments of shape \(12,\)"):
+        with pytest.raises(ShapeError, match=r"segments got \(12,\) int32"):
             Segments.of(NUMBERS[0])
         with pytest.raises(ShapeError, match="float64"):
             Segments.of(NUMBERS.astype(np.float64))
@@ -115,3 +131,22 @@ def test_bad_segments_are_refused() -> None:
         for spans in ([(0, 2)], [(0, 2), (3, 4)], [(0, 0), (0, 4)], [], [(0, 5)]):
             with pytest.raises(ConfigError, match="spans that follow one another"):
                 ops.segmented_attention(q, k, k, scale=1.0, spans=spans)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [np.array([[0] * 4 + [1] * 4 + [0] * 4], np.int32), np.array([[0] * 4 + [2**32] * 4 + [2**33] * 4], np.int64)],
+)
+def test_runs_are_texts_of_their_own_whatever_their_numbers(numbers: Any) -> None:
+    with use_backend("cpu"), no_grad():
+        model = build_model(CONFIGS["mini"], seed=1)
+        segments, ids = Segments.of(numbers), tensor(IDS[:1])
+        wanted = np.concatenate([model(tensor(IDS[:1, n : n + 4])).numpy() for n in (0, 4, 8)], axis=1)
+        for each in (segments, masked(segments)):
+            np.testing.assert_allclose(model(ids, segments=each).numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("numbers", [[[0, 1]], np.zeros((1, 2), np.float32), np.zeros(2, np.int32), None])
+def test_what_are_no_rows_of_numbers_is_refused(numbers: Any) -> None:
+    with pytest.raises(ShapeError, match=r"wanted an array of integers \(B, T\)"):
+        Segments.of(numbers)

@@ -15,11 +15,12 @@ from turret.models.weights.adapter_config import read_config
 from turret.models.weights.adapter_files import ARRAYS, BASE, CONFIG, A
 from turret.models.weights.checkpoint import Checkpoint, open_gguf
 from turret.models.weights.fill import parts_of
-from turret.models.weights.folder import open_folder
+from turret.models.weights.folder import MOST_JSON, open_folder
 from turret.models.weights.gguf_file import GgufFile
-from turret.models.weights.mapped_file import FLOATS, MappedFile
+from turret.models.weights.json_object import read_object
+from turret.models.weights.mapped_file import FLOATS
 from turret.models.weights.safetensors_file import SafetensorsFiles
-from turret.models.weights.safetensors_header import ITEM_BYTES, parse_object
+from turret.models.weights.safetensors_header import ITEM_BYTES
 from turret.models.weights.source import TensorSource
 from turret.models.weights.tensor_writer import require_finite
 from turret.quant.array_files import open_arrays
@@ -59,7 +60,7 @@ def describe_published(path: Path, *, verify: bool) -> dict[str, Any]:
 def describe_adapter(path: Path, *, verify: bool) -> dict[str, Any]:
     """A folder with an adapter in PEFT's files. Raises: as `load_adapter` for files that it could not read."""
     config = read_config(path / CONFIG)
-    facts = parse_object(path / CONFIG, MappedFile(path / CONFIG).bytes()[:])
+    facts = read_object(path / CONFIG, MOST_JSON)
     with SafetensorsFiles(path / ARRAYS) as source, open_arrays(path / ARRAYS) as arrays:
         kinds = _kinds(source)
         described: dict[str, Any] = {

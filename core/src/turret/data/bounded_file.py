@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 from turret.data.tokenizers import not_utf8
+from turret.files import open_regular
 from turret.spi.errors import DataError
 
 
@@ -16,16 +15,14 @@ def read_text(path: Path, most: int) -> str:
     Raises: DataError for a missing, larger or unreadable file, what is no regular file, and what is not UTF-8.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to would block for ever.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise DataError(f"{path} is no regular file; name a file to read")
+        if (file := open_regular(path)) is None:
+            raise DataError(f"{path} is no regular file; name a file to read")
+        with file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} could not be read ({error})") from error
+        raise DataError(f"{path} could not be read ({error}); check the path and its permissions") from error
     if len(data) > most:
-        raise DataError(f"{path} has more than {most} bytes, the most that is read")
+        raise DataError(f"{path} has more than {most} bytes, the most that is read; name another file")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

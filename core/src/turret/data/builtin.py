@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from turret.files import replace_file
 from turret.spi.errors import DataError
 
 PYTHON_DOCS = "builtin:python-docs"
@@ -43,8 +43,8 @@ def kept_python_docs(folder: Path) -> Path:
             return text_path
         text = python_docs()
         folder.mkdir(parents=True, exist_ok=True)
-        _write(hash_path, f"{hashlib.sha256(text).hexdigest()}  {TEXT_FILE}\n".encode())
-        _write(text_path, text)
+        replace_file(hash_path, f"{hashlib.sha256(text).hexdigest()}  {TEXT_FILE}\n".encode())
+        replace_file(text_path, text)
     except OSError as error:
         raise DataError(f"cannot keep {PYTHON_DOCS} in {folder}: {error}; check its permissions and space") from error
     return text_path
@@ -63,22 +63,3 @@ def _verify(text_path: Path, hash_path: Path) -> None:
             f"{text_path} has SHA-256 {got}, but {hash_path.name} says {' '.join(wanted) or 'nothing'}; it was edited "
             "after the run began: restore it or start a new run"
         )
-
-
-def _write(path: Path, data: bytes) -> None:
-    beside = path.with_name(path.name + ".partial")
-    with beside.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
-    if os.name == "posix":
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

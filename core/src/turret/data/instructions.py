@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import BinaryIO, NamedTuple
 
 from turret.data.manifest import Manifest, Source
 from turret.data.tokenizers import not_utf8, utf8
+from turret.files import open_regular, strict_json
 from turret.spi.errors import ConfigError, DataError
 
 MAX_LINE_BYTES = 16 << 20
@@ -132,9 +132,9 @@ class _Lines:
 
     def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
         try:
-            if not stat.S_ISREG(self.path.stat().st_mode):  # opening a pipe would block for ever
+            if (stream := open_regular(self.path)) is None:
                 raise DataError(f"{self.path} is not a regular file; name a file of JSON lines")
-            with self.path.open("rb") as stream:
+            with stream:
                 for number in count(1):
                     line = self._read(stream)
                     if number == 1 and line.startswith(_BOM):
@@ -192,28 +192,13 @@ def _example(number: int, line: bytes | None) -> Example | None:
 
 def _parsed(line: bytes) -> object:
     try:
-        return json.loads(line.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return strict_json(line)
     except UnicodeDecodeError as error:
         raise DataError(not_utf8("the line", line, error.start, 0)) from error
     except json.JSONDecodeError as error:
         raise DataError(f"not one JSON object: {error.msg} at character {error.pos + 1}; {_FORMS}") from error
-    except ValueError as error:  # a number with too many digits
-        raise DataError(f"not one JSON object: {str(error)!r:.80}; {_FORMS}") from error
-    except RecursionError as error:
-        raise DataError(f"the JSON is nested too deeply; {_FORMS}") from error
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise DataError(f"key {key!r:.80} is there twice; want each key once")
-        found[key] = value
-    return found
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise DataError(f"got {word}, which is not JSON; {_FORMS}")
+    except ValueError as error:
+        raise DataError(f"not one JSON object: {error!s:.120}; {_FORMS}") from error
 
 
 def _wrong_keys(raw: dict[str, object]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import sys
 import threading
 from collections import OrderedDict
@@ -16,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from turret.data.tokenizers import Bytes
+from turret.files import open_regular
 from turret.spi.errors import DataError
 
 CHUNK_BYTES = 1 << 20
@@ -124,11 +124,10 @@ class FileSegment:
     def of(cls, path: Path, name: str, maps: FileMaps) -> FileSegment:
         """Raises: DataError for what is missing, unreadable or not a regular file."""
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode):
+            if (file := open_regular(path)) is None:
                 raise DataError(f"corpus {path} is not a regular file; name text files or folders of them")
-            with path.open("rb"):
-                pass
+            with file:
+                found = os.fstat(file.fileno())
         except FileNotFoundError as error:
             raise DataError(f"corpus {path} does not exist; check the path") from error
         except (OSError, ValueError) as error:

@@ -20,7 +20,8 @@ from turret.spi.errors import ConfigError, DataError, MissingExtra, Unsupported
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer
 
-_MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20
+"""Of a tokenizer.json."""
 _MOST_IDS = 1 << 22
 _CONTROL = re.compile(r"<[|\uff5c].*[|\uff5c]>", re.DOTALL)
 
@@ -87,7 +88,7 @@ class SubwordTokenizer:
         Raises: DataError for what is no such file or over 256 MiB, and as the constructor does.
         """
         path = Path(path)
-        return cls.from_json(read_text(path, _MOST_BYTES), eos_id=eos_id, extra_tokens=extra_tokens, what=str(path))
+        return cls.from_json(read_text(path, MOST_BYTES), eos_id=eos_id, extra_tokens=extra_tokens, what=str(path))
 
     @classmethod
     def from_json(
@@ -222,6 +223,8 @@ def _eos(wanted: int | str | None, document: dict[str, Any], tokenizer: LibraryT
         if found is None:
             raise ConfigError(f"the eos token {wanted!r:.80} is not in the vocabulary; name one that is")
         return found
+    if type(wanted) is not int:
+        raise ConfigError(f"the eos is {wanted!r:.40}, a {type(wanted).__name__}; want an id or the text of a token")
     if wanted not in added.values() and (wanted < 0 or wanted >= 1 << 32 or tokenizer.id_to_token(wanted) is None):
         raise ConfigError(f"the eos id {wanted!r:.40} is not in the vocabulary; name one that is")
     return wanted

@@ -133,16 +133,10 @@ def tokenize_examples(
                 _require_fit(whole, context)
         except DataError as error:
             raise DataError(f"the example of line {example.line}: {error}") from error
-        is_long = len(whole.ids) > context + 1
-        fitted = _newest(whole, context + 1) if is_long else whole
-        if is_long and long == "drop":
-            count["dropped"] += 1
-        elif fitted is None:
-            count["response_too_long"] += 1
-        elif not fitted.learned.any():
-            count["nothing_learned"] += 1
-        else:
-            count["truncated"] += is_long
+        fitted, fate = _fitted(whole, context, long)
+        if fate is not None:
+            count[fate] += 1
+        if fitted is not None:
             kept.append(fitted)
     if examples and not kept:
         lost = ", ".join(f"{number} {word.replace('_', ' ')}" for word, number in count.items() if number)
@@ -246,6 +240,8 @@ def _ends(tokenizer: ExampleTokenizer, end_ids: Collection[int] | None) -> Colle
         return (_required_eos(tokenizer),)
     if not end_ids:
         raise ConfigError("got no end ids, want at least one, or None for the tokenizer's own")
+    if isinstance(end_ids, str) or not isinstance(end_ids, Collection):
+        raise ConfigError(f"got end ids {end_ids!r:.80}, want several ids, or None for the tokenizer's own")
     return end_ids
 
 
@@ -253,6 +249,19 @@ def _required_eos(tokenizer: ExampleTokenizer) -> int:
     if tokenizer.eos_id is None:
         raise ConfigError("the tokenizer has no end-of-sequence id to end an answer with; use one that has")
     return tokenizer.eos_id
+
+
+def _fitted(example: TokenizedExample, context: int, long: Long) -> tuple[TokenizedExample | None, str | None]:
+    """The example as it is kept, if it is, and the count it adds to, if there is one."""
+    is_long = len(example.ids) > context + 1
+    if is_long and long == "drop":
+        return None, "dropped"
+    fitted = _newest(example, context + 1) if is_long else example
+    if fitted is None:
+        return None, "response_too_long"
+    if not fitted.learned.any():
+        return None, "nothing_learned"
+    return fitted, "truncated" if is_long else None
 
 
 def _newest(example: TokenizedExample, count: int) -> TokenizedExample | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turret.data.corpora import Corpus
 from turret.data.segments import FileMaps, FileSegment
 from turret.data.tokenizers import Ids
+from turret.files import partial, replace_file, sync_file, sync_folder
 from turret.spi.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 TOKENS_FILE = "tokens.bin"
 RECORD_FILE = "tokens.json"
-PARTIAL_SUFFIX = ".partial"
 PIECE = 1 << 18
 """Characters of a piece at most."""
 
@@ -175,27 +174,24 @@ def _encoded(path: Path, place: Path, corpus: Corpus, tokenizer: SubwordTokenize
     """Writes the record, then the tokens: whatever moment a crash picks, tokens without a record are not ours."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # an old file beside a new record would look damaged
-    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    beside = partial(path)
     digest, count = hashlib.sha256(), 0
     try:
-        with partial.open("wb") as stream:
+        with beside.open("wb") as stream:
             for ids in _ids(corpus, tokenizer):
                 data = ids.astype(_ID).tobytes()
                 digest.update(data)
                 stream.write(data)
                 count += len(ids)
-            _flush(stream)
+        sync_file(beside)
         if count == 0:
             raise DataError(f"{corpus.name} gave no tokens; its text is nothing to this tokenizer: use another one")
         record = replace(wanted, tokens=count, sha256=digest.hexdigest())
-        beside = place.with_name(place.name + PARTIAL_SUFFIX)
-        with beside.open("wb") as stream:
-            stream.write((json.dumps(asdict(record), indent=2) + "\n").encode())
-            _flush(stream)
-        beside.replace(place)
-        partial.replace(path)
+        replace_file(place, (json.dumps(asdict(record), indent=2) + "\n").encode())
+        beside.replace(path)
+        sync_folder(path.parent)
     finally:
-        partial.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
     return record
 
 
@@ -205,8 +201,3 @@ def _ids(corpus: Corpus, tokenizer: SubwordTokenizer) -> Iterator[Ids]:
             yield np.array([tokenizer.eos_id], np.int32)
         for piece in pieces(segment.chunks()):
             yield tokenizer.encode(piece)
-
-
-def _flush(stream: BinaryIO) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())

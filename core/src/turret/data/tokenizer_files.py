@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from turret.data.bounded_file import read_text
 from turret.data.chat_template import ChatTemplate
-from turret.data.subword import SubwordTokenizer, added_token
+from turret.data.subword import MOST_BYTES, SubwordTokenizer, added_token
 from turret.spi.errors import DataError
 
-_MOST_BYTES = 256 << 20
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -25,8 +25,10 @@ def load_tokenizer(directory: str | Path) -> tuple[SubwordTokenizer, ChatTemplat
     """
     folder = Path(directory)
     place = folder / "tokenizer.json"
-    config = _object(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
-    text = read_text(place, _MOST_BYTES)
+    beside = folder / "tokenizer_config.json"
+    # A link to nothing is a broken download and no folder without the file.
+    config = _object(beside) if os.path.lexists(beside) else {}
+    text = read_text(place, MOST_BYTES)
     special = {name: found for name in sorted(config) if name.endswith("_token") and (found := _text(config[name]))}
     added = _added(config, folder)
     if added:
@@ -45,7 +47,7 @@ def load_tokenizer(directory: str | Path) -> tuple[SubwordTokenizer, ChatTemplat
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(read_text(path, _MOST_BYTES))
+        value = json.loads(read_text(path, MOST_BYTES))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON ({error!s:.100})") from error
     if not isinstance(value, dict):
@@ -74,8 +76,8 @@ def _added(config: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 def _template(config: dict[str, Any], folder: Path) -> str | None:
     place = folder / "chat_template.jinja"
-    if place.exists():
-        return read_text(place, _MOST_BYTES)
+    if os.path.lexists(place):
+        return read_text(place, MOST_BYTES)
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {each.get("name"): each.get("template") for each in source if isinstance(each, dict)}

@@ -29,7 +29,8 @@ class Decoding:
     The cache holds the last tokens from position 0 on, with room for `expected` tokens at first; more make a larger one
     and are replayed. When the context is full, positions cannot move on: the cache is reset and the newest half of the
     context replayed, so that logits always equal a full forward over `held`. Where the backend compiles, steps are
-    captured: of `PREFILL` tokens and of one, two programs for every size of the cache.
+    captured: of `PREFILL` tokens and of one, two programs for every size of the cache. What is held was computed with
+    the weights of then: `reset` after a model is changed.
     """
 
     def __init__(self, model: LanguageModel, *, expected: int = 0) -> None:
@@ -58,8 +59,7 @@ class Decoding:
 
         Raises: DataError for no token or an id outside the model's vocabulary; nothing is changed then.
         """
-        self._check(ids)
-        kept, fresh = self._placed(list(ids))
+        kept, fresh = self._placed(self._checked(ids))
         self.held = kept + fresh
         try:
             with no_grad():
@@ -71,27 +71,28 @@ class Decoding:
 
     def replace(self, ids: Sequence[int]) -> Host:
         """Holds `ids` and nothing else, reusing what is held as far as it is the same; returns as `push` does."""
-        self._check(ids)
-        same = 0
-        for held, wanted in zip(self.held, ids[:-1], strict=False):
-            if held != wanted:
-                break
+        wanted, same = self._checked(ids), 0
+        while same < min(len(self.held), len(wanted) - 1) and self.held[same] == wanted[same]:
             same += 1
         self._cache.rewind(same)
         self.held = self.held[:same]
-        return self.push(ids[same:])
+        return self.push(wanted[same:])
 
     def reset(self) -> None:
         """Forgets every token; memory is kept."""
         self.held = []
         self._cache.reset()
 
-    def _check(self, ids: Sequence[int]) -> None:
-        if not ids:
-            raise DataError("nothing to decode: got no token; give a prompt of at least one")
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        if isinstance(ids, str) or not hasattr(ids, "__len__") or len(ids) == 0:
+            got = "no token" if hasattr(ids, "__len__") else type(ids).__name__
+            raise DataError(f"nothing to decode: got {got}; give a prompt of at least one token id")
         for token in ids:
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+                raise DataError(f"token id {token!r:.40} is {type(token).__name__}; wanted a whole number")
             if not 0 <= token < self._model.vocabulary:
                 raise DataError(f"token id {token} is outside the model's vocabulary of {self._model.vocabulary}")
+        return [int(token) for token in ids]
 
     def _placed(self, fresh: list[int]) -> tuple[list[int], list[int]]:
         """What stays in the cache, and what goes into it."""

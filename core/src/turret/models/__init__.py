@@ -11,6 +11,8 @@ from .decoder import Decoder as Decoder
 from .decoder import DecoderConfig as DecoderConfig
 from .mini import Mini as Mini
 from .mini import MiniConfig as MiniConfig
+from .weights.adapter_files import load_adapter as load_adapter
+from .weights.adapter_files import save_adapter as save_adapter
 from .weights.load import load_pretrained as load_pretrained
 from .weights.pretrained import Pretrained as Pretrained
 from .weights.save import save_pretrained as save_pretrained

@@ -17,6 +17,9 @@ from .module import Module
 from .regularization import check_rate
 from .regularization import dropout as dropped
 
+MOST_ALPHA = 1e30
+"""Above it products overflow float32, and 0 times infinity is no number."""
+
 
 class LowRankAdapter(Module):
     """(alpha / rank) * dropout(x) @ a^T @ b^T. a: (rank, inputs), b: (outputs, rank), both float32.
@@ -120,8 +123,8 @@ def check_adapter(rank: int, alpha: float, dropout: float) -> None:
     """Raises: ConfigError for numbers that no adapter can have."""
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ConfigError(f"an adapter got rank {rank!r:.40}; wanted a whole number of at least 1")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
-        raise ConfigError(f"an adapter got alpha {alpha!r:.40}; wanted a finite number above 0")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha <= MOST_ALPHA:
+        raise ConfigError(f"an adapter got alpha {alpha!r:.40}; wanted a finite number above 0, at most {MOST_ALPHA}")
     check_rate("adapter dropout", dropout)
 
 

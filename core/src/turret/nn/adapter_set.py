@@ -18,7 +18,7 @@ from .linear import Linear
 from .merging import merged, merged_and_packed
 from .module import Module, load_values
 from .packed import PackedLinear
-from .packing import fits, kinds, largest_magnitude, named_layers, parent_of
+from .packing import fits, kinds, largest_magnitude, named_layers, parent_of, pattern_list
 
 _LOG = logging.getLogger("turret")
 
@@ -42,9 +42,9 @@ def attach_adapters(
     check_adapter(rank, alpha, dropout)
     require_no_adapters(model)
     layers = dict(named_layers(model, Adaptable))
-    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    patterns = pattern_list(targets, layers, "targets")
     for pattern in patterns:
-        if not isinstance(pattern, str) or not any(fits(name, pattern) for name in layers):
+        if not any(fits(name, pattern) for name in layers):
             raise ConfigError(f"target {pattern!r:.80} matches no linear layer; wanted {kinds(layers)}")
     if not patterns:
         raise ConfigError(f"adapters got no target; wanted {kinds(layers)}")

@@ -33,7 +33,7 @@ def pack_linears(
     NonFiniteError naming the weight, and as `PackedWeight.pack`; nothing is changed then.
     """
     found = dict(named_layers(model, Linear))
-    patterns = (skip,) if isinstance(skip, str) else tuple(skip)
+    patterns = pattern_list(skip, found, "skip")
     for pattern in patterns:
         if pattern not in HEAD and not any(fits(name, pattern) for name in found):
             raise ConfigError(f"skip {pattern!r:.80} matches no linear layer; wanted {kinds(found)}")
@@ -63,6 +63,15 @@ def parent_of(model: Module, name: str) -> tuple[Module, str]:
 def fits(name: str, pattern: str) -> bool:
     """Whether a pattern of the shell matches a qualified name or its last part."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
+
+
+def pattern_list(patterns: object, names: Iterable[str], what: str) -> tuple[str, ...]:
+    """Patterns of the shell as they were given, one or several. Raises: ConfigError for what is no text."""
+    listed = (patterns,) if isinstance(patterns, str) else patterns
+    given = tuple(listed) if isinstance(listed, Iterable) else (listed,)
+    if not all(isinstance(each, str) for each in given):
+        raise ConfigError(f"{what} {patterns!r:.80}; wanted names of linear layers, or patterns: {kinds(names)}")
+    return given
 
 
 def kinds(names: Iterable[str]) -> str:

@@ -15,6 +15,9 @@ from .rope_scaling import RopeScaling, frequencies
 Rotation = tuple[Tensor, Tensor]
 """cos and sin for the positions of one step, each (T, d/2), or (B, T, d/2) where rows differ."""
 
+ROWS = 4096
+"""Positions whose angles, in float64, are in memory at once: contexts of a million are published."""
+
 
 class Rotary(Module):
     """cos and sin of position * theta^(-2i/d) for `context` positions, made on the host in float64.
@@ -32,10 +35,14 @@ class Rotary(Module):
         if not 0 < theta < math.inf:
             raise ConfigError(f"rotary theta {theta}; wanted a positive number")
         self.context = context
-        angles = np.outer(np.arange(context, dtype=np.float64), frequencies(head_size, theta, scaling))
+        turns = frequencies(head_size, theta, scaling)
         magnitude = 1.0 if scaling is None else scaling.magnitude
-        self.cos = tensor((magnitude * np.cos(angles)).astype(np.float32))
-        self.sin = tensor((magnitude * np.sin(angles)).astype(np.float32))
+        cos, sin = np.empty((2, context, len(turns)), np.float32)
+        for start in range(0, context, ROWS):
+            stop = min(start + ROWS, context)
+            angles = np.outer(np.arange(start, stop, dtype=np.float64), turns)
+            cos[start:stop], sin[start:stop] = magnitude * np.cos(angles), magnitude * np.sin(angles)
+        self.cos, self.sin = tensor(cos), tensor(sin)
 
     def __call__(self, start: int, count: int) -> Rotation:
         """The pair cos, sin, each (count, d/2), of positions start..start+count-1."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from turret.files import scratch_folder, sync_file, sync_folder
 from turret.spi import CheckpointError, Host
 
 _WORDS = frozenset(("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"))
@@ -98,16 +97,15 @@ def write_arrays(path: Path, arrays: Mapping[str, Host], metadata: Mapping[str, 
     if not path.name:
         raise CheckpointError(f"{str(path)!r} names no file; give the path of the file to write")
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-", ignore_cleanup_errors=True) as folder:
-            beside = Path(folder, "arrays")
+        with scratch_folder(path.parent) as folder:
+            beside = folder / "arrays"
             beside.touch()
             mode = beside.stat().st_mode & 0o777
             save_file(dict(arrays), beside, metadata=dict(metadata))
             beside.chmod(mode)  # the library makes files that only their owner can read
-            with beside.open("rb+") as file:
-                os.fsync(file.fileno())
+            sync_file(beside)
             beside.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except (OSError, ValueError, SafetensorError) as error:  # ValueError: a NUL in the path
         raise CheckpointError(f"{path}: could not be written ({error}); mend that and write again") from error
 
@@ -120,14 +118,3 @@ def _reading(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: not a safetensors file ({error}); use another") from error
     except (OSError, KeyError, ValueError) as error:
         raise CheckpointError(f"{what}: cannot be read ({error}); use another") from error
-
-
-def _sync_folder(path: Path) -> None:
-    """Waits until the rename is on the device."""
-    if os.name == "nt":  # a folder cannot be opened there
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from turret.derived.quantized_linear import GROUP, dynamic_levels
+from turret.files import strict_json
 from turret.registry import OpenBackend, open_backend
 from turret.spi import NF4_LEVELS, CheckpointError, ConfigError, Host, ScaleCode, ShapeError, TurretError, Unsupported
 from turret.tensor.ops.quantized import packed_shape
@@ -141,8 +142,8 @@ def _state(arrays: Mapping[str, Host], name: str) -> dict[str, Any]:
     if raw.dtype != np.uint8:
         raise CheckpointError(f"{name}: its quant state is stored as {raw.dtype}; wanted uint8")
     try:
-        state = json.loads(raw.tobytes().decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        state = strict_json(raw.tobytes())
+    except ValueError as error:
         raise CheckpointError(f"{name}: its quant state is not valid JSON ({error!s:.80})") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{name}: its quant state is {type(state).__name__}; wanted a mapping")
@@ -222,7 +223,3 @@ def _require_map(name: str, part: str, got: Host, wanted: Host, rounding: float)
         raise Unsupported(
             f"{name}: {part}[{place}] is {float(flat[place])!r}; wanted {float(wanted[place])!r}: another map"
         )
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")

@@ -19,6 +19,8 @@ class Pending:
         self.shape = shape
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # asked for by Python itself, which goes on without
+            raise AttributeError(name)
         raise GraphError(f"a parameter of shape {self.shape} has no value yet; load the weights of the model first")
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:

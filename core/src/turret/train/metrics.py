@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from turret.files import replace_file
 from turret.spi import DataError, NonFiniteError
-from turret.train.durable import replace_file
 
 _WHOLE = frozenset(("step", "tokens_seen"))
 _OPTIONAL = frozenset(("val_loss", "loss_scale"))

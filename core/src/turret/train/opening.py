@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from turret.data import Tokenizer
 from turret.data.chat_template import ChatTemplate
+from turret.generate.stop import eos_of
 from turret.models import LanguageModel, load_pretrained
 from turret.models.weights.adapter_files import CONFIG as ADAPTER_CONFIG
 from turret.models.weights.adapter_files import load_adapter
@@ -72,7 +74,7 @@ def _opened(
     context: int | None,
 ) -> Opened:
     merged = path / MERGED
-    if (merged / "config.json").is_file() or (merged / FOLDER).is_dir():
+    if os.path.isfile(merged / "config.json") or os.path.isdir(merged / FOLDER):
         path = merged
     if is_checkpoint(path):
         if context is not None:
@@ -80,17 +82,16 @@ def _opened(
         trained = load_model(path, backend)
         if quantize is not None:
             pack_linears(trained.model, block=block, scales=scales)
-        eos = trained.tokenizer.eos_id
         return Opened(
             model=trained.model,
             tokenizer=trained.tokenizer,
             template=None,
-            eos_ids=() if eos is None else (eos,),
+            eos_ids=eos_of(trained.tokenizer),
             source=trained.path,
             form="checkpoint",
             architecture=trained.model.kind,
         )
-    if (path / ADAPTER_CONFIG).is_file():
+    if os.path.isfile(path / ADAPTER_CONFIG):
         raise CheckpointError(f"{path}: an adapter without its base; give the base, and this folder as the adapter")
     found = load_pretrained(path, backend=backend, quantize=quantize, block=block, scales=scales, context=context)
     if found.tokenizer is None:

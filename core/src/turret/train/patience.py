@@ -14,6 +14,7 @@ class Patience:
     """The best validation loss so far, the step it was measured at, and how many were measured since.
 
     limit: measurements without a better one after which it is exhausted; None: never.
+    Raises: ConfigError for a limit below 1.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -47,7 +48,8 @@ class Patience:
         if not isinstance(state, Mapping):
             raise CheckpointError(f"patience {shown(state)} at step {step}; wanted an object; use another checkpoint")
         if not state:
-            return self.forget()
+            self.forget()
+            return
         best, best_step, since = (state.get(name) for name in ("best", "best_step", "since"))
         if (
             not isinstance(best, float)

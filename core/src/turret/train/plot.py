@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from turret.files import replace_file
 from turret.spi import DataError, MissingExtra
-from turret.train.durable import replace_file
 from turret.train.metrics import StepMetrics
 
 if TYPE_CHECKING:

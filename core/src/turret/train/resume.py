@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from turret.data.builtin import HASH_FILE, TEXT_FILE
-from turret.data.token_corpus import PARTIAL_SUFFIX, RECORD_FILE, TOKENS_FILE
+from turret.data.token_corpus import RECORD_FILE, TOKENS_FILE
+from turret.files import partial
 from turret.spi import CheckpointError, ConfigError
 
 from .checkpoint import CheckpointContent, CheckpointStore, find_checkpoint, read_checkpoint
 from .checkpoint.content import FINETUNE
 from .checkpoint.names import FOLDER
 from .config import RunConfig
+from .lock import LOCK
+from .loop import METRICS
 from .run import require_fresh
 from .text import require_same_tokenizer
 
@@ -84,10 +87,9 @@ def _auto(kind: Kind[C], out: Path | None, given: Mapping[str, Any]) -> Plan[C]:
 
 def _looks_begun(out: Path) -> bool:
     """A run that was killed before its first checkpoint leaves only files of ours."""
-    ours = {".lock", "metrics.jsonl"}
-    kept = (TEXT_FILE, HASH_FILE, TOKENS_FILE, RECORD_FILE)
-    ours.update(kept, (name + PARTIAL_SUFFIX for name in kept))
-    return all(entry.name in ours or entry.name.startswith(".metrics.jsonl") for entry in out.iterdir())
+    written = (METRICS, TEXT_FILE, HASH_FILE, TOKENS_FILE, RECORD_FILE)
+    ours = {LOCK, *written, *(partial(out / name).name for name in written)}
+    return all(entry.name in ours for entry in out.iterdir())
 
 
 def _from(kind: Kind[C], source: Path, out: Path | None, given: Mapping[str, Any]) -> Plan[C]:

@@ -13,7 +13,6 @@ from turret.spi import CheckpointError, ConfigError, DataError, Unsupported
 from .checkpoint import CheckpointContent
 from .config import RunConfig
 
-SUBWORD = "subword"
 TOKENS = "tokens"
 """Where a checkpoint's extra values say which subword ids the run was trained on."""
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -87,7 +86,7 @@ def read_tokenizer(path: Path) -> SubwordTokenizer:
 def stored_tokenizer(content: CheckpointContent) -> RunTokenizer:
     """The tokenizer that a checkpoint names and, for subwords, holds. Raises: CheckpointError, MissingExtra."""
     where, text = content.path or "the checkpoint", content.tokenizer_json
-    if (content.tokenizer == SUBWORD) == (text is None):
+    if (content.tokenizer == SubwordTokenizer.name) == (text is None):
         lacks = "lacks its tokenizer.json" if text is None else "has a tokenizer.json"
         raise CheckpointError(f"{where}: its tokenizer is {content.tokenizer!r:.80} and it {lacks}; use another one")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from turret.models.weights.config_json import read_config, write_config
 from turret.models.weights.own_layout import read_own
 from turret.models.weights.room import require_room
 from turret.nn import RopeScaling
-from turret.spi import CheckpointError, TurretError, Unsupported
+from turret.spi import CheckpointError, ConfigError, TurretError, Unsupported
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -172,6 +172,9 @@ def test_two_spellings_of_one_scaling_do_not_contradict_each_other() -> None:
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
         ({"num_local_experts": 8}, "num_local_experts is 8"),
         ({"model_type": "mistral", "sliding_window": 16}, "sliding_window is 16"),
+        ({"model_type": "mistral", "sliding_window": 16, "use_sliding_window": False}, "sliding_window is 16"),
+        ({"model_type": "mistral", "max_position_embeddings": 4097}, "sliding_window is None"),
+        ({"model_type": "qwen3", "use_sliding_window": True}, "use_sliding_window is True"),
         ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64}, "use_sliding_window is True"),
         ({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}, "layer_types is"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "rope_type is 'longrope'"),
@@ -342,3 +345,29 @@ def test_a_decoder_is_written_as_gpt2(gelu: Any, tied: bool, hidden: int) -> Non
 def test_a_configuration_that_no_layout_has_is_refused(config: Any, message: str) -> None:
     with pytest.raises(Unsupported, match=message + ".*form='safetensors'"):
         write_config(config)
+
+
+def test_gpt2_has_two_names_for_a_size_and_they_agree() -> None:
+    renamed = {key: value for key, value in GPT2.items() if key not in ("n_embd", "n_head", "n_layer", "n_positions")}
+    renamed |= {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "max_position_embeddings": 1024}
+    assert read_config(renamed).config == read_config(GPT2).config == read_config(GPT2 | renamed).config
+    with pytest.raises(CheckpointError, match="num_attention_heads is 6 and n_head is 12"):
+        read_config(GPT2 | {"num_attention_heads": 6})
+
+
+@pytest.mark.parametrize(
+    "config", [MiniConfig(vocabulary=9, eps=1, rope_theta=500), DecoderConfig(vocabulary=9, eps=1)]
+)
+def test_whole_numbers_are_written_as_the_floats_they_stand_for(config: Any) -> None:
+    """Transformers refuses a configuration with an integer where it wants a float."""
+    config = config if isinstance(config, MiniConfig) else replace(config, head_bias=False)
+    values = write_config(config)
+    assert all(
+        type(values[key]) is float for key in ("rms_norm_eps", "layer_norm_epsilon", "rope_theta") if key in values
+    )
+
+
+def test_a_context_beyond_any_model_is_refused_before_its_tables_are_made() -> None:
+    require_room(MiniConfig(vocabulary=9, width=2, heads=1, kv_heads=1, context=2**23))
+    with pytest.raises(ConfigError, match=r"a context of 8,388,609 positions; wanted at most 8,388,608: set context"):
+        require_room(MiniConfig(vocabulary=9, width=2, heads=1, kv_heads=1, context=2**23 + 1))

@@ -239,7 +239,13 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     made(TIED, tmp_path / "m")
     with pytest.raises(CheckpointError, match=r"model\.safetensors: weights alone; give their folder"):
         load_pretrained(tmp_path / "m" / "model.safetensors", backend="cpu")
-    for place in (tmp_path, tmp_path / "absent", tmp_path / "m" / "config.json", tmp_path / "a\0b"):
+    for place in (
+        tmp_path,
+        tmp_path / "absent",
+        tmp_path / "m" / "config.json",
+        tmp_path / "a\0b",
+        tmp_path / ("a" * 5_000),
+    ):
         with pytest.raises(CheckpointError):
             load_pretrained(place, backend="cpu")
     with pytest.raises(ConfigError, match=r"quantize is 'int8'; wanted 'nf4' or None"):

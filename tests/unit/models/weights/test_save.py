@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,12 @@ def test_an_own_configuration_is_read_strictly(changes: dict[str, Any], message:
     place.write_text(json.dumps(json.loads(place.read_text()) | changes))
     with pytest.raises(CheckpointError, match=message):
         load_pretrained(tmp_path / "m", backend="cpu")
+
+
+@pytest.mark.parametrize("form", ["hf", "safetensors"])
+@pytest.mark.parametrize("changes", [{"rope_theta": 0.5}, {"eps": 10**20}])
+def test_what_could_not_be_loaded_again_is_not_saved(form: Any, changes: dict[str, Any], tmp_path: Path) -> None:
+    model = random_model(replace(MINI, **changes))
+    with pytest.raises(Unsupported, match=r"could not be loaded again: config\.json: .*; change the configuration"):
+        save_pretrained(model, tmp_path / "model", form=form)
+    assert not list(tmp_path.iterdir())

@@ -12,8 +12,7 @@ from typing import Any
 
 from turret.spi import CheckpointError, Unsupported
 
-from .mapped_file import MappedFile
-from .safetensors_header import parse_object
+from .json_object import read_object
 
 MOST_BYTES = 1 << 20
 READ = frozenset(
@@ -63,10 +62,7 @@ def _ends(module: str) -> set[str]:
 
 def read_config(path: Path) -> AdapterConfig:
     """Raises: CheckpointError for what is malformed, Unsupported naming what turret does not have."""
-    file = MappedFile(path)
-    if file.size > MOST_BYTES:
-        raise CheckpointError(f"{path}: has {file.size} bytes; wanted at most {MOST_BYTES}")
-    facts = parse_object(path, file.bytes()[:])
+    facts = read_object(path, MOST_BYTES)
     _require_supported(path, facts)
     targets = facts.get("target_modules")
     if isinstance(targets, str) or targets is None:  # an expression, or a word: the arrays say what it came to

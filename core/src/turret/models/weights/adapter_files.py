@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from turret.files import scratch_folder, sync_folder, write_file
 from turret.models.base import LanguageModel
 from turret.nn import AdapterSet, Blank, LowRankAdapter, base_fingerprint
 from turret.nn.adapter import Adaptable
@@ -20,8 +19,8 @@ from turret.spi import CheckpointError, ConfigError, Host, NonFiniteError, Unsup
 
 from .adapter_config import AdapterConfig, config_text, read_config
 from .adapter_layout import Pair, grouped, joined, module_names, parted
+from .json_object import parse_object
 from .safetensors_file import SafetensorsFiles
-from .safetensors_header import parse_object
 
 ARRAYS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
@@ -144,15 +143,13 @@ def _write(folder: Path, arrays: Mapping[str, Host], metadata: Mapping[str, str]
     """Both files, first beside their places; the configuration, without which nothing is loaded, is the last."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-", ignore_cleanup_errors=True) as beside:
-            write_arrays(Path(beside, ARRAYS), arrays, metadata)
-            with Path(beside, CONFIG).open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+        with scratch_folder(folder) as beside:
+            write_arrays(beside / ARRAYS, arrays, metadata)
+            write_file(beside / CONFIG, text.encode("utf-8"))
             (folder / CONFIG).unlink(missing_ok=True)
-            Path(beside, ARRAYS).replace(folder / ARRAYS)
-            Path(beside, CONFIG).replace(folder / CONFIG)
+            (beside / ARRAYS).replace(folder / ARRAYS)
+            (beside / CONFIG).replace(folder / CONFIG)
+        sync_folder(folder)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise CheckpointError(f"{folder}: the adapter could not be written ({error}); mend that first") from error
 

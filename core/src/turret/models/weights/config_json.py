@@ -58,6 +58,18 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Keys that name another function, with the values at which it is the one that turret computes."""
 
 
+ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+"""What transformers takes for a key of gpt2 as well."""
+
+MISTRAL_WINDOW = 4096
+"""The window of a mistral whose file has no such key; null means none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     """What a file says about its model. eos_ids: the tokens that end a generation."""
@@ -91,6 +103,7 @@ def read_config(values: Mapping[str, Any], *, where: str = "config.json") -> Des
 
 
 def _gpt2(facts: Facts) -> DecoderConfig:
+    facts = _without_aliases(facts)
     facts.refuse_unless({"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)})
     word, width = facts.word("activation_function", "gelu_new"), facts.size("n_embd")
     if word not in GELU:
@@ -107,6 +120,20 @@ def _gpt2(facts: Facts) -> DecoderConfig:
         tied_head=facts.flag("tie_word_embeddings", True),
         head_bias=False,
     )
+
+
+def _without_aliases(facts: Facts) -> Facts:
+    """The facts by gpt2's own keys. Raises: CheckpointError where a key and its alias differ."""
+    values = dict(facts.values)
+    for alias, key in ALIASES.items():
+        if facts.has(alias):
+            if facts.has(key) and facts.size(alias) != facts.size(key):
+                raise CheckpointError(
+                    f"{facts.where}: {alias} is {values[alias]!r:.40} and {key} is {values[key]!r:.40}, which mean the "
+                    f"same; wanted one of them"
+                )
+            values[key] = values[alias]
+    return Facts(values, facts.where)
 
 
 def _llama(facts: Facts, architecture: str) -> MiniConfig:
@@ -148,11 +175,14 @@ def _bias(facts: Facts, architecture: str) -> AttentionBias:
 
 def _refuse_windows(facts: Facts, architecture: str, context: int) -> None:
     """Raises: Unsupported where a query does not see every token before it."""
-    if facts.flag("use_sliding_window", architecture == "mistral") and facts.has("sliding_window"):
-        if architecture == "mistral" and facts.size("sliding_window") < context:
-            raise facts.unsupported("sliding_window", f"wanted none, or at least the context of {context}")
-        if architecture != "mistral":
-            raise facts.unsupported("use_sliding_window", "wanted false")
+    absent = "sliding_window" not in facts.values
+    if architecture == "mistral":
+        # It has no switch: a window that is there counts.
+        if (absent or facts.has("sliding_window")) and facts.size("sliding_window", MISTRAL_WINDOW) < context:
+            wanted = f"wanted null, or at least the context of {context}; absent it is {MISTRAL_WINDOW}"
+            raise facts.unsupported("sliding_window", wanted)
+    elif facts.flag("use_sliding_window", False) and (absent or facts.has("sliding_window")):
+        raise facts.unsupported("use_sliding_window", "wanted false")
     layers = facts.values.get("layer_types")
     if layers is not None and not (isinstance(layers, list) and all(each == "full_attention" for each in layers)):
         raise facts.unsupported("layer_types", "wanted full_attention in every layer")
@@ -199,7 +229,7 @@ def _written_gpt2(config: DecoderConfig) -> dict[str, Any]:
         "n_layer": config.blocks,
         "n_inner": config.feed_forward,
         "activation_function": "gelu_new" if config.gelu == "tanh" else "gelu",
-        "layer_norm_epsilon": config.eps,
+        "layer_norm_epsilon": float(config.eps),
         "tie_word_embeddings": config.tied_head,
         "scale_attn_weights": True,
     }
@@ -224,7 +254,7 @@ def _written_llama(config: MiniConfig, wanted: str | None) -> dict[str, Any]:
         "num_hidden_layers": config.blocks,
         "intermediate_size": config.feed_forward,
         "hidden_act": "silu",
-        "rms_norm_eps": config.eps,
+        "rms_norm_eps": float(config.eps),
         "tie_word_embeddings": config.tied_head,
         **write_rope(config.rope_theta, config.rope_scaling),
     }

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from turret.spi import CheckpointError, Unsupported
 from .checkpoint import Checkpoint, Words, naming_the_way_out
 from .config_json import read_config
 from .facts import Facts
-from .mapped_file import MappedFile
+from .json_object import read_object
 from .names import EMBEDDING, Piece, Plan, base_prefix, hugging_face, is_buffer
 from .own_layout import MODEL_TYPE, own_plan, read_own
 from .safetensors_file import SafetensorsFiles
-from .safetensors_header import parse_object
 from .source import TensorSource
 
 STORED_HEAD = "lm_head.weight"
@@ -34,7 +32,7 @@ OTHER_VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.tx
 
 def open_folder(place: Path, *, tokenizer: bool) -> Checkpoint:
     """A folder in a Hugging Face layout or in turret's; the caller closes its source. Raises: as `load_pretrained`."""
-    values, where = _json(place / "config.json"), str(place / "config.json")
+    values, where = read_object(place / "config.json", MOST_JSON), str(place / "config.json")
     own = values.get("model_type") == MODEL_TYPE
     described = read_own(values, where=where) if own else read_config(values, where=where)
     described = dataclasses.replace(described, eos_ids=described.eos_ids + _more_eos(place))
@@ -60,7 +58,7 @@ def has_packed_weights(place: Path) -> bool:
     Raises: CheckpointError for one that cannot be read.
     """
     path = place / "config.json"
-    return os.path.lexists(path) and "quantization_config" in _json(path)
+    return os.path.lexists(path) and "quantization_config" in read_object(path, MOST_JSON)
 
 
 def _fitted(source: TensorSource, config: DecoderConfig | MiniConfig) -> Plan:
@@ -94,15 +92,7 @@ def _require_equal(source: TensorSource, embedding: str) -> None:
 
 def _more_eos(place: Path) -> tuple[int, ...]:
     path = place / "generation_config.json"
-    return Facts(_json(path), str(path)).ids("eos_token_id") if os.path.lexists(path) else ()
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Raises: CheckpointError for what is missing, too large or no JSON object."""
-    file = MappedFile(path)
-    if file.size > MOST_JSON:
-        raise CheckpointError(f"{path}: has {file.size} bytes; wanted at most {MOST_JSON}")
-    return parse_object(path, file.bytes()[:])
+    return Facts(read_object(path, MOST_JSON), str(path)).ids("eos_token_id") if os.path.lexists(path) else ()
 
 
 def _words(place: Path) -> Words:

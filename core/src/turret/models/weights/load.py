@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -48,17 +49,10 @@ def load_pretrained(
     place, opened = Path(path), open_backend(backend)
     if place.suffix == ".safetensors":
         raise CheckpointError(f"{place}: weights alone; give their folder, which has config.json too")
-    opener = open_folder if _is_folder(place) else open_gguf
+    opener = open_folder if os.path.isdir(place) else open_gguf
     checkpoint = opener(place, tokenizer=tokenizer)
     with checkpoint.source, use_backend(opened):
         return _loaded(checkpoint, None if quantize is None else (block, scales), context)
-
-
-def _is_folder(place: Path) -> bool:
-    try:
-        return place.is_dir()
-    except ValueError:  # a NUL in the path, which opening it reports
-        return False
 
 
 def _loaded(checkpoint: Checkpoint, packing: Packing | None, context: int | None) -> Pretrained:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from turret.files import open_regular
 from turret.spi import CheckpointError, Host
 
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -53,18 +53,13 @@ class MappedFile:
 
 
 def _map(path: Path) -> mmap.mmap:
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(path, flags)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError(f"{path}: got no regular file; wanted a model file")
-            if not status.st_size:
+        if (file := open_regular(path)) is None:
+            raise CheckpointError(f"{path}: got no regular file; wanted a model file")
+        with file:
+            if not file.seek(0, os.SEEK_END):
                 raise CheckpointError(f"{path}: the file is empty; fetch it again")
-            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: there is no such file; give the path of a model file") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -14,11 +14,14 @@ BLOCK = 10_000
 PACKED = 0.5
 """Bytes of a packed value without its scales."""
 
+MOST_POSITIONS = 2**23
+"""Twice the longest published context: tables of more would take minutes, whatever the file holds."""
+
 
 def require_room(config: DecoderConfig | MiniConfig, *, packed: bool = False) -> None:
     """A lower bound that only the impossible exceeds; packed: linear weights take 4 bits.
 
-    Raises: ConfigError saying how much the model needs and how much there is.
+    Raises: ConfigError saying how much the model needs and how much there is, and for a context beyond any model.
     """
     floats = config.vocabulary * config.width * (1 if config.tied_head else 2)
     linear = config.parameter_count() - floats
@@ -29,6 +32,10 @@ def require_room(config: DecoderConfig | MiniConfig, *, packed: bool = False) ->
             f"a model of {config.parameter_count():,} parameters and a context of {config.context:,} needs at least "
             f"{needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f}; take a smaller model"
             f"{'' if packed else ', or quantize=' + repr('nf4')}, or set context lower"
+        )
+    if positions and config.context > MOST_POSITIONS:
+        raise ConfigError(
+            f"a context of {config.context:,} positions; wanted at most {MOST_POSITIONS:,}: set context lower"
         )
 
 

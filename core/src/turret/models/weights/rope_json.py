@@ -102,6 +102,7 @@ def _scaling(kind: str, rope: Facts, original: int, context: int) -> RopeScaling
 
 def write_rope(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
     """The keys of config.json that `read_rope` reads back, which old and new programs know."""
+    theta = float(theta)
     if scaling is None:
         return {"rope_theta": theta, "rope_scaling": None}
     made: dict[str, Any] = {"rope_type": scaling.kind, "factor": float(scaling.factor)}

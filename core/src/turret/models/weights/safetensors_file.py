@@ -13,8 +13,9 @@ import numpy as np
 
 from turret.spi import CheckpointError, Host, Unsupported
 
+from .json_object import read_object
 from .mapped_file import FLOATS, MappedFile
-from .safetensors_header import DTYPES, MOST_HEADER_BYTES, Entry, parse_object, read_header
+from .safetensors_header import DTYPES, MOST_HEADER_BYTES, Entry, read_header
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
@@ -154,7 +155,7 @@ class _RawArrays(Mapping[str, Host]):
 
 def _files(path: Path) -> tuple[list[Path], dict[str, str] | None]:
     """The files to open, and which tensor an index promises in which of them; None without an index."""
-    if not _is_folder(path):
+    if not os.path.isdir(path):
         if path.suffix in PICKLE_ENDS:
             raise CheckpointError(f"{path}: {NO_PICKLE}")
         return _shards(path, _weight_map(path)) if path.name.endswith(".index.json") else ([path], None)
@@ -167,19 +168,9 @@ def _files(path: Path) -> tuple[list[Path], dict[str, str] | None]:
     raise CheckpointError(f"{path}: holds neither {WHOLE} nor {INDEX}; give the directory or file of a checkpoint")
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except ValueError:  # a NUL in the path, which opening it reports
-        return False
-
-
 def _weight_map(index: Path) -> dict[str, str]:
     """The file name of the shard of each tensor."""
-    file = MappedFile(index)
-    if file.size > MOST_HEADER_BYTES:
-        raise CheckpointError(f"{index}: has {file.size} bytes; wanted at most {MOST_HEADER_BYTES} for an index")
-    weight_map: Any = parse_object(index, file.bytes()[:]).get("weight_map")
+    weight_map: Any = read_object(index, MOST_HEADER_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: its weight_map is {weight_map!r:.80}; wanted an object with a tensor at least")
     for name, shard in weight_map.items():

@@ -1,13 +1,11 @@
-"""The header of a safetensors file, and JSON from outside in general: everything checked before anything is believed.
+"""The header of a safetensors file: everything in it is checked before anything is believed.
 
 The file: 8 bytes with the length of the header, the header (JSON), the bytes of the tensors without a gap.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from turret.spi import CheckpointError, Unsupported
 
+from .json_object import parse_object
 from .mapped_file import MappedFile
 
 DTYPES = {
@@ -89,17 +88,6 @@ def read_header(file: MappedFile) -> dict[str, Entry]:
     return {name: Entry(kind, shape, start + begin) for name, (kind, shape, begin, _) in spans.items()}
 
 
-def parse_object(path: Path, raw: bytes) -> dict[str, Any]:
-    """JSON with an object outermost. Raises: CheckpointError for anything else, and for a key that is there twice."""
-    try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: got JSON that cannot be read ({error!s:.80}); fetch the file again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: got JSON with a {type(value).__name__} outermost; wanted an object")
-    return value
-
-
 def _span(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     """Kind, shape, begin and end of a tensor, the last two from the end of the header."""
     where = f"{path}: tensor {name!r:.80}"
@@ -130,17 +118,3 @@ def _are_counts(values: Any) -> bool:
 def _check_metadata(path: Path, metadata: Any) -> None:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointError(f"{path}: __metadata__ is {metadata!r:.80}; wanted an object of texts")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"{twice!r:.40} is there twice")
-    for key in made:
-        key.encode("utf-8")  # half of a surrogate pair can be printed nowhere
-    return made
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from turret.data.chat_template import ChatTemplate
 from turret.data.subword import SubwordTokenizer
+from turret.files import scratch_folder, sync_file, sync_folder, write_file
 from turret.models.base import LanguageModel
 from turret.models.decoder import Decoder, DecoderConfig
 from turret.models.mini import Mini, MiniConfig
 from turret.nn import PackedLinear, require_no_adapters
 from turret.nn.packing import parent_of
-from turret.spi import CheckpointError, ConfigError, Host
+from turret.spi import CheckpointError, ConfigError, Host, Unsupported
 
-from .config_json import write_config
+from .config_json import read_config, write_config
 from .names import Piece, Plan, hugging_face, join
-from .own_layout import own_plan, write_own
+from .own_layout import own_plan, read_own, write_own
 from .pretrained import Pretrained
 from .tensor_writer import Waiting, write_tensors
 
@@ -84,6 +84,7 @@ def _texts(
 ) -> dict[str, str]:
     """The small files by name."""
     values = write_own(config) if form == "safetensors" else write_config(config, architecture=architecture)
+    _require_readable(values, form)
     eos: int | list[int] | None = eos_ids[0] if len(eos_ids) == 1 else list(eos_ids) or None
     # An absent key would be taken for the class's default.
     texts: dict[str, Any] = {"config.json": values | {"bos_token_id": None, "eos_token_id": eos}}
@@ -100,6 +101,14 @@ def _texts(
     if tokenizer.eos_id is not None:
         own["eos_token"] = tokenizer.token_text(tokenizer.eos_id)
     return made | {"tokenizer.json": tokenizer.to_json(), "tokenizer_config.json": json.dumps(own, indent=2) + "\n"}
+
+
+def _require_readable(values: Mapping[str, Any], form: SaveForm) -> None:
+    """Raises: Unsupported for a configuration that would be refused when the folder is loaded."""
+    try:
+        (read_own if form == "safetensors" else read_config)(values, where="config.json")
+    except CheckpointError as error:
+        raise Unsupported(f"what is saved could not be loaded again: {error}; change the configuration") from error
 
 
 def _names(model: Decoder | Mini) -> Iterator[str]:
@@ -150,29 +159,18 @@ def _write(target: Path, texts: dict[str, str], tensors: dict[str, Waiting]) -> 
         if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
             raise CheckpointError(f"{target} is there already and not empty; wanted a new folder: choose another name")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-", ignore_cleanup_errors=True) as beside:
-            folder = Path(beside, "model")
+        with scratch_folder(target.parent) as beside:
+            folder = beside / "model"
             folder.mkdir()
             for name, text in texts.items():
-                (folder / name).write_text(text, encoding="utf-8")
+                write_file(folder / name, text.encode("utf-8"))
             write_tensors(folder / "model.safetensors", tensors)
-            for each in (*folder.iterdir(), folder):
-                _sync(each)
+            sync_file(folder / "model.safetensors")
+            sync_folder(folder)
             if target.is_dir():
                 target.rmdir()  # it is empty, and not every system renames over it
             folder.rename(target)
-        _sync(target.parent)
+        sync_folder(target.parent)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise CheckpointError(f"{target}: could not be written ({error}); mend that and save again") from error
     return target
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the device."""
-    if path.is_dir() and os.name == "nt":  # a folder cannot be opened there
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import turret
+from turret.data.subword import MOST_BYTES
+from turret.files import strict_json
 from turret.spi import CheckpointError
 from turret.train.checkpoint.content import FACTS, check_facts
 
@@ -21,7 +23,7 @@ PARAMETERS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = "tokenizer.json"
 LARGEST_MANIFEST = 16 * 2**20
-LARGEST_TOKENIZER = 256 * 2**20
+LARGEST_TOKENIZER = MOST_BYTES
 SEAL = "manifest_sha256"
 
 _KEYS = frozenset((*FACTS, "format", "version", "turret", "files", SEAL))
@@ -81,7 +83,7 @@ def seal(raw: Mapping[str, Any]) -> str:
 def decode(data: bytes, path: Path) -> Manifest:
     """The checked manifest found at `path`. Raises: CheckpointError, whatever the bytes are."""
     try:
-        raw = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        raw = strict_json(data)
         digest = seal(raw) if isinstance(raw, dict) else ""
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({_brief(error)}); use another checkpoint") from error
@@ -133,17 +135,6 @@ def _record(name: str, entry: object, path: Path) -> FileRecord:
     if type(size) is not int or size < 0 or not isinstance(digest, str) or _HEX.fullmatch(digest) is None:
         raise CheckpointError(f"{path}: the entry of {name} is not a size and a SHA-256 in lower-case hexadecimal")
     return FileRecord(bytes=size, sha256=digest)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key appears twice")
-    return found
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _brief(error: BaseException) -> str:

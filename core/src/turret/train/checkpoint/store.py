@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from turret.files import replace_file, sync_folder
 from turret.spi import CheckpointError, ConfigError
 from turret.train.checkpoint.content import CheckpointContent
 from turret.train.checkpoint.names import FOLDER, POINTER, aside, leftover, step_name, step_of
 from turret.train.checkpoint.read import finished_steps, pointed, read_checkpoint
 from turret.train.checkpoint.write import write_checkpoint
-from turret.train.durable import replace_file, sync_folder
 
 
 class LatestGood(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from turret.files import sync_file, sync_folder, write_file
 from turret.spi import CheckpointError, DTypeError, Host, NonFiniteError
 from turret.train.checkpoint.content import CheckpointContent
 from turret.train.checkpoint.manifest import (
@@ -26,7 +27,6 @@ from turret.train.checkpoint.manifest import (
     encode,
 )
 from turret.train.checkpoint.names import aside, step_name
-from turret.train.durable import sync_file, sync_folder
 
 STORED_DTYPES = ("float32", "float16", "float64", "int32", "int64", "uint8", "bool")
 
@@ -106,8 +106,7 @@ def _storable_text(text: str) -> bytes:
 
 
 def _write_bytes(path: Path, data: bytes) -> FileRecord:
-    path.write_bytes(data)
-    sync_file(path)
+    write_file(path, data)
     return FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 

@@ -11,7 +11,7 @@ from turret.spi import CheckpointError
 
 from ..checkpoint import CheckpointStore
 from ..checkpoint.names import FOLDER
-from .base import Base
+from .tuned_base import Base
 
 BEST = "best"
 STEP = "step"
@@ -51,7 +51,7 @@ class BestWeights:
             self.base.load(dict(arrays))
 
     def rewind(self, step: int) -> None:
-        """Deletes what is of later steps, which a run that goes on from `step` has not seen. Raises: CheckpointError"""
+        """Deletes what is of later steps: a run that goes on from `step` has not seen them. Raises: CheckpointError."""
         try:
             for later in [each for each in self._steps() if each > step]:
                 self._path(later).unlink()

@@ -81,6 +81,7 @@ class FinetuneConfig:
     log: str = "auto"
 
     def __post_init__(self) -> None:
+        _require_targets(self.targets)
         for name, kind in _KINDS.items():
             typed(name, kind, getattr(self, name), source="FinetuneConfig")
         self._require_words()
@@ -105,8 +106,6 @@ class FinetuneConfig:
         check_memory(self.attention, self.activation_checkpointing)
         if not self.base or not self.data:
             raise ConfigError("finetune needs a BASE model and --data FILE.jsonl; one of them is empty")
-        if not self.targets or not all(self.targets):
-            raise ConfigError(f"targets {shown(self.targets)}; wanted names or patterns of layers, as in query")
         if self.method == "full" and self.output == "adapter":
             raise ConfigError("output adapter with method full, which has none; wanted both or merged")
 
@@ -213,4 +212,13 @@ def _spelled_out(key: str, value: Any) -> Any:
     """What files may write shorter, or cannot write as it is."""
     if key == "grad_clip" and value == "inf":
         return math.inf
-    return [value] if key == "targets" and isinstance(value, str) else value
+    if key == "targets":
+        value = [value] if isinstance(value, str) else value
+        _require_targets(value)
+    return value
+
+
+def _require_targets(value: Any) -> None:
+    """Raises: ConfigError unless `value` has names of layers."""
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(each, str) and each for each in value):
+        raise ConfigError(f"targets {shown(value)}; wanted names or patterns of layers, as in query")

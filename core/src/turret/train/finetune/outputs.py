@@ -15,8 +15,8 @@ from turret.spi import CheckpointError
 
 from ..checkpoint import CheckpointContent, CheckpointStore
 from ..opening import ADAPTER, MERGED
-from .base import Base
 from .config import FinetuneConfig
+from .tuned_base import Base
 
 PlainContent = Callable[[], CheckpointContent]
 """The model alone as a checkpoint of `turret train` has it."""

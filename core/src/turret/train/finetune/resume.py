@@ -10,8 +10,8 @@ from turret.spi import CheckpointError, ConfigError
 
 from ..checkpoint import CheckpointContent
 from ..resume import Kind, Plan, plan_run
-from .base import tuned_facts
 from .config import FinetuneConfig
+from .tuned_base import tuned_facts
 
 
 def plan(out: Path | None, resume: str | None, given: Mapping[str, Any]) -> Plan[FinetuneConfig]:

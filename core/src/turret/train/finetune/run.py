@@ -28,11 +28,11 @@ from ..patience import Patience
 from ..precision import LossScale, compute_format
 from ..run import require_position
 from ..telemetry import Broadcast, Observer, TrainDone
-from .base import Base, open_base, require_same_base, tuned_facts
 from .best import BestWeights
 from .config import FinetuneConfig
 from .examples import TuningData, tuning_data
 from .outputs import write_outputs
+from .tuned_base import Base, open_base, require_same_base, tuned_facts
 
 PATIENCE = "patience"
 _LOG = logging.getLogger("turret")
@@ -94,7 +94,7 @@ class _Run:
         resume: CheckpointContent | None,
         observer: Broadcast,
     ) -> None:
-        self.config, self.out, self.backend = config, out, backend
+        self.config, self.out, self.backend, self.resume = config, out, backend, resume
         self.base = open_base(config, backend)
         self.data = tuning_data(config, self.base.opened)
         self.patience, self.best = Patience(config.patience), BestWeights(out, self.base)
@@ -123,13 +123,13 @@ class _Run:
             patience=self.patience if self.engine.validation else None,
             on_better=None if config.patience is None else self.best.keep,
         )
-        self.best.rewind(self.loop.start)
-        if resume is not None and config.patience is not None:
-            self._find_best(resume)
 
-    def _find_best(self, resume: CheckpointContent) -> None:
+    def _find_best(self) -> None:
         """The best weights so far are those of the checkpoint, or kept beside it, unless that part had no patience."""
-        step = self.patience.best_step
+        self.best.rewind(self.loop.start)
+        resume, step = self.resume, self.patience.best_step
+        if resume is None or self.config.patience is None:
+            return
         if step and step == resume.step:
             self.best.keep(step)
         elif step and (resume.path is None or not self.best.fetch(step, resume.path.parent.parent)):
@@ -141,6 +141,7 @@ class _Run:
 
     def train(self, interrupt: Interrupt) -> FinetuneResult:
         """Up to the last step, the end of patience, or a signal."""
+        self._find_best()
         done = self.loop.run(interrupt)
         ended = done.reason not in ("SIGINT", "SIGTERM")
         step, loss = done.step, done.val_loss

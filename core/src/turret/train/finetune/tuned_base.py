@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -122,7 +122,7 @@ def _require_room(config: FinetuneConfig, base: Base) -> None:
         window = config.batch * config.context
         saving = config.activation_checkpointing != "none" or config.precision != "float32"
         require_room(
-            base.model.config,
+            replace(base.model.config, vocabulary=1),  # only what is learned has logits, and that may be little
             tokens=window,
             held=window * config.accumulate,
             copies={"full": 4, "lora": 1}.get(config.method, 0),
@@ -150,8 +150,13 @@ def tuned_facts(checkpoint: CheckpointContent) -> Mapping[str, object]:
 
 def require_same_base(base: Base, resume: CheckpointContent, stored: Mapping[str, object]) -> None:
     """Raises: CheckpointError where the run was begun on another base."""
-    if stored.get("base_sha256") != base.fingerprint:
+    was = stored.get("base_sha256")
+    if was != base.fingerprint:
+        packed = any(isinstance(module, PackedLinear) for module in base.model.modules())
+        rounded = (
+            "; weights are packed by the backend, and another one may round their scales otherwise" if packed else ""
+        )
         raise CheckpointError(
-            f"{resume.path}: it was tuned on a base with fingerprint {stored.get('base_sha256')!r:.20}, and "
-            f"{base.opened.source} has {base.fingerprint[:16]}...; give that base with BASE"
+            f"{resume.path}: tuned on a base with fingerprint {shown(was)[1:17]}..., and {base.opened.source} has "
+            f"{base.fingerprint[:16]}...; give that base with BASE{rounded}"
         )
