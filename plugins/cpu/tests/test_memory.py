@@ -117,6 +117,15 @@ def test_nearly_equal_sizes_share_blocks_and_waste_an_eighth_at_most(blocks: Blo
         blocks.clear()
 
 
+def test_shapes_that_differ_from_step_to_step_do_not_add_up(blocks: Blocks) -> None:
+    draw = random.Random(7)
+    for _ in range(200):
+        size = draw.randrange(2**18, 2**19)  # elements: 1 to 2 MiB, eight sizes of blocks
+        held = [blocks.take((size,), size) for _ in range(4)]
+        del held
+    assert blocks.kept_bytes <= 3 * 4 * 2 * 2**20  # exactly fitting blocks alone would keep 4 of each size, 48 MiB
+
+
 def test_no_more_is_kept_than_the_bound() -> None:
     blocks = Blocks(3 * 4 * 16_384)
     held = [take(blocks, 16_384) for _ in range(5)]

@@ -21,6 +21,9 @@ PIECE, HUGE_PAGE = 2**25, 2**21  # bytes
 LARGE = PIECE // 4  # bytes from which on a block is a piece of its own
 MOST_KEPT = 2**30  # bytes of free blocks, at most a quarter of the machine's memory
 
+CLASSES = 8
+"""Sizes of blocks between two powers of two."""
+
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -47,15 +50,29 @@ class Blocks:
         size = _rounded(4 * count)
         with self._lock:
             free = self._free.get(size)
-            block = free.pop() if free else None
-            if block is not None:
-                self._kept -= size
-            kind = self._leases.get(size) or self._leases.setdefault(size, self._lease(size))
+            block = free.pop() if free else self._roomy(size)
             if block is None:
                 block = self._arena.cut(size)
+            else:
+                size = block.size
+                self._kept -= size
+            kind = self._leases.get(size) or self._leases.setdefault(size, self._lease(size))
         lease: Any = kind.from_buffer(block.data)
         lease.block = block
         return np.ndarray(shape, _FLOAT32, lease)
+
+    def _roomy(self, size: int) -> X | None:
+        """The smallest free block above `size` and below twice that.
+
+        Where shapes differ from step to step, blocks of exactly the right size are made anew for ever, and pieces are
+        kept by whichever block of theirs is still in use.
+        """
+        larger = size
+        for _ in range(CLASSES):
+            larger = _rounded(larger + 1)
+            if free := self._free.get(larger):
+                return free.pop()
+        return None
 
     def put(self, block: X, size: int) -> None:
         """Keeps a block, unless enough are kept."""
@@ -121,8 +138,8 @@ def _piece(size: int) -> X:
 
 
 def _rounded(size: int) -> int:
-    """The next of eight sizes between two powers of two, so that nearly equal shapes share blocks."""
-    step = max(4096, 1 << (size.bit_length() - 4))
+    """The next of `CLASSES` sizes between two powers of two, so that nearly equal shapes share blocks."""
+    step = max(4096, (1 << size.bit_length()) // (2 * CLASSES))
     return -(-size // step) * step
 
 

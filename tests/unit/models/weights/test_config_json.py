@@ -124,6 +124,15 @@ def test_biases_follow_the_layout(kind: str, bias: bool | None, wanted: str) -> 
     assert isinstance(config, MiniConfig) and config.attention_bias == wanted
 
 
+def test_a_window_that_does_not_close_within_the_context_used_is_none() -> None:
+    values = llama(model_type="mistral", max_position_embeddings=32768, sliding_window=4096)
+    with pytest.raises(Unsupported, match="load it with context=4096 or less"):
+        read_config(values)
+    with pytest.raises(Unsupported, match="sliding_window is 4096"):
+        read_config(values, used=4097)
+    assert read_config(values, used=4096) == read_config(values | {"sliding_window": None})
+
+
 @pytest.mark.parametrize(
     ("rope", "scaling"),
     [

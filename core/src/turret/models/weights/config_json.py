@@ -81,9 +81,11 @@ class Described:
     """Whether linear weights are stored as NF4 by bitsandbytes."""
 
 
-def read_config(values: Mapping[str, Any], *, where: str = "config.json") -> Described:
+def read_config(values: Mapping[str, Any], *, where: str = "config.json", used: int | None = None) -> Described:
     """The model of a config.json; `where` names the file in errors.
 
+    used: the positions that will be used, where they are fewer than the model's: a window that does not close within
+    them is no window.
     Raises: Unsupported naming the key and value of what turret does not have; CheckpointError for a value that is
     missing, malformed or contradicts another one.
     """
@@ -96,7 +98,7 @@ def read_config(values: Mapping[str, Any], *, where: str = "config.json") -> Des
     if packed and architecture == "gpt2":
         raise facts.unsupported("quantization_config", "wanted none for gpt2: load it as floats with quantize='nf4'")
     try:
-        config = _gpt2(facts) if architecture == "gpt2" else _llama(facts, architecture)
+        config = _gpt2(facts) if architecture == "gpt2" else _llama(facts, architecture, used)
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
     return Described(config=config, architecture=architecture, eos_ids=facts.ids("eos_token_id"), packed=packed)
@@ -136,11 +138,11 @@ def _without_aliases(facts: Facts) -> Facts:
     return Facts(values, facts.where)
 
 
-def _llama(facts: Facts, architecture: str) -> MiniConfig:
+def _llama(facts: Facts, architecture: str, used: int | None) -> MiniConfig:
     if facts.word("hidden_act", "silu") not in ("silu", "swish"):
         raise facts.unsupported("hidden_act", "wanted silu")
     context = facts.size("max_position_embeddings")
-    _refuse_windows(facts, architecture, context)
+    _refuse_windows(facts, architecture, context if used is None else min(context, used))
     theta, scaling = read_rope(facts, context)
     head_size = facts.size("head_dim") if facts.has("head_dim") else None
     if head_size is None and architecture == "qwen3" and "head_dim" not in facts.values:
@@ -179,7 +181,10 @@ def _refuse_windows(facts: Facts, architecture: str, context: int) -> None:
     if architecture == "mistral":
         # It has no switch: a window that is there counts.
         if (absent or facts.has("sliding_window")) and facts.size("sliding_window", MISTRAL_WINDOW) < context:
-            wanted = f"wanted null, or at least the context of {context}; absent it is {MISTRAL_WINDOW}"
+            wanted = (
+                f"wanted null, or at least the context of {context}; absent it is {MISTRAL_WINDOW}: within the window "
+                f"the model is exact, so load it with context={facts.size('sliding_window', MISTRAL_WINDOW)} or less"
+            )
             raise facts.unsupported("sliding_window", wanted)
     elif facts.flag("use_sliding_window", False) and (absent or facts.has("sliding_window")):
         raise facts.unsupported("use_sliding_window", "wanted false")

@@ -30,11 +30,14 @@ MOST_JSON = 16_000_000
 OTHER_VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
-def open_folder(place: Path, *, tokenizer: bool) -> Checkpoint:
-    """A folder in a Hugging Face layout or in turret's; the caller closes its source. Raises: as `load_pretrained`."""
+def open_folder(place: Path, *, tokenizer: bool, context: int | None = None) -> Checkpoint:
+    """A folder in a Hugging Face layout or in turret's; the caller closes its source.
+
+    context: the positions that will be used, where they are fewer. Raises: as `load_pretrained`.
+    """
     values, where = read_object(place / "config.json", MOST_JSON), str(place / "config.json")
     own = values.get("model_type") == MODEL_TYPE
-    described = read_own(values, where=where) if own else read_config(values, where=where)
+    described = read_own(values, where=where) if own else read_config(values, where=where, used=context)
     described = dataclasses.replace(described, eos_ids=described.eos_ids + _more_eos(place))
     config, words = described.config, _words(place) if tokenizer else (None, None)
     source = SafetensorsFiles(place)

@@ -49,8 +49,12 @@ def load_pretrained(
     place, opened = Path(path), open_backend(backend)
     if place.suffix == ".safetensors":
         raise CheckpointError(f"{place}: weights alone; give their folder, which has config.json too")
-    opener = open_folder if os.path.isdir(place) else open_gguf
-    checkpoint = opener(place, tokenizer=tokenizer)
+    if context is not None and (type(context) is not int or context < 1):
+        raise ConfigError(f"context is {context!r:.40}; wanted a whole number of at least 1, which the model has")
+    if os.path.isdir(place):
+        checkpoint = open_folder(place, tokenizer=tokenizer, context=context)
+    else:
+        checkpoint = open_gguf(place, tokenizer=tokenizer)
     with checkpoint.source, use_backend(opened):
         return _loaded(checkpoint, None if quantize is None else (block, scales), context)
 
@@ -88,6 +92,6 @@ def _loaded(checkpoint: Checkpoint, packing: Packing | None, context: int | None
 def _shortened(config: DecoderConfig | MiniConfig, context: int) -> MiniConfig:
     if not isinstance(config, MiniConfig):
         raise ConfigError("context is fixed in a model with learned positions; leave it out")
-    if type(context) is not int or not 1 <= context <= config.context:
+    if context > config.context:
         raise ConfigError(f"context is {context!r:.40}; wanted 1 to {config.context}, which the model has")
     return dataclasses.replace(config, context=context)
