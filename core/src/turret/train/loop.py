@@ -36,8 +36,8 @@ class Course:
 class Loop(Generic[B]):
     """Takes an engine through a course, from where `resume` left it.
 
-    content: the checkpoint of a step. patience: ends the run early where validation gets no better; on_better is called
-    where it does.
+    content: the checkpoint of a step. parameters: of the model with packed weights, which it does not count itself.
+    patience: ends the run early where validation gets no better; on_better is called where it does.
     Raises: ConfigError for a checkpoint past the course; DataError, CheckpointError.
     """
 
@@ -50,12 +50,14 @@ class Loop(Generic[B]):
         observer: Broadcast,
         *,
         content: Callable[[int], CheckpointContent],
+        parameters: int | None = None,
         resume: CheckpointContent | None,
         patience: Patience | None = None,
         on_better: Callable[[int], None] | None = None,
     ) -> None:
         self.course, self.out, self.engine, self.backend, self.observer = course, out, engine, backend, observer
         self.content, self.patience, self.on_better = content, patience, on_better
+        self.parameters = engine.model.parameter_count() if parameters is None else parameters
         self.start = 0 if resume is None else resume.step
         self.checkpoint: Path | None = None if resume is None else resume.path
         self._resumed_from = self.checkpoint
@@ -98,7 +100,7 @@ class Loop(Generic[B]):
         return TrainStart(
             run=str(self.out),
             model=self.engine.model.kind,
-            parameters=self.engine.model.parameter_count(),
+            parameters=self.parameters,
             backend=self.backend.name,
             device=self.backend.tools.storage.device().name,
             steps=self.course.steps,

@@ -18,6 +18,7 @@ from turret.tensor import no_grad
 from turret.train.finetune import FinetuneResult
 from turret.train.objective import LearnedTokens
 from turret.train.opening import open_model
+from turret.train.telemetry import TrainStart
 
 WORSE: dict[str, Any] = {
     **{"steps": 12, "eval_every": 1, "checkpoint_every": 3, "lr": 0.6, "schedule": "constant", "warmup": 0},
@@ -191,3 +192,20 @@ def test_half_the_bits_learn_nearly_the_same(base: Path, data: Path, tmp_path: P
     for (_, a, _), (_, b, _) in zip(losses(tmp_path / "whole"), losses(tmp_path / "half"), strict=True):
         assert b == pytest.approx(a, rel=0.03)
     assert losses(tmp_path / "half")[-1][1] < losses(tmp_path / "half")[0][1]
+
+
+def test_a_run_tells_all_parameters_of_its_model_packed_or_not(base: Path, data: Path, tmp_path: Path) -> None:
+    class Begun:
+        told: list[int] = []
+
+        def on_start(self, event: TrainStart) -> None:
+            self.told.append(event.parameters)
+
+        def on_step(self, event: object) -> None: ...
+
+        on_eval = on_checkpoint = on_done = on_step
+
+    for method in ("lora", "qlora"):
+        tune(base, data, tmp_path / method, method=method, steps=1, observers=[Begun()])
+    count = open_model(base, open_backend("cpu")).model.parameter_count()
+    assert Begun.told == [count, count]

@@ -119,6 +119,7 @@ class _Run:
             backend,
             observer,
             content=self._content,
+            parameters=self.base.parameters,
             resume=resume,
             patience=self.patience if self.engine.validation else None,
             on_better=None if config.patience is None else self.best.keep,
