@@ -195,11 +195,11 @@ def test_half_the_bits_learn_nearly_the_same(base: Path, data: Path, tmp_path: P
 
 
 def test_a_run_tells_all_parameters_of_its_model_packed_or_not(base: Path, data: Path, tmp_path: Path) -> None:
-    class Begun:
-        told: list[int] = []
+    told: list[int] = []
 
+    class Begun:
         def on_start(self, event: TrainStart) -> None:
-            self.told.append(event.parameters)
+            told.append(event.parameters)
 
         def on_step(self, event: object) -> None: ...
 
@@ -208,4 +208,4 @@ def test_a_run_tells_all_parameters_of_its_model_packed_or_not(base: Path, data:
     for method in ("lora", "qlora"):
         tune(base, data, tmp_path / method, method=method, steps=1, observers=[Begun()])
     count = open_model(base, open_backend("cpu")).model.parameter_count()
-    assert Begun.told == [count, count]
+    assert told == [count, count]
