@@ -20,6 +20,7 @@ from turret.registry import OpenBackend, open_backend, use_backend
 from turret.spi import BackendMismatch, BackendUnavailable, DataError, DTypeError, OutOfMemory
 from turret.tensor import Parameter, Tensor, ops
 from turret.train import Engine
+from turret.train.objective import NextToken
 from turret_cuda import library
 from turret_cuda.place import place_of
 
@@ -55,7 +56,8 @@ def engine_on(cuda: OpenBackend, folder: Path, *, captured: bool, batch: int = 2
     with use_backend(cuda):
         model = build_model(CONFIG, seed=1)
     sampler = BatchSampler(corpus, ByteTokenizer(), split.train, 8, batch, 0)
-    return Engine(model, Adam(model.named_parameters()), sampler, lambda step: 1e-3, captured=captured)
+    optimizer = Adam(model.named_parameters())
+    return Engine(model, optimizer, sampler, lambda step: 1e-3, objective=NextToken(), captured=captured)
 
 
 def state_of(engine: Engine) -> dict[str, Any]:

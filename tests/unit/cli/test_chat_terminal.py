@@ -20,6 +20,13 @@ import pty
 
 SECONDS = 60
 INTERRUPT, END_OF_INPUT = b"\x03", b"\x04"
+TAKING = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes the pseudo terminal the one whose Ctrl-C the process gets, and becomes that process: this one, which may have
+threads of array libraries, must not be forked."""
 
 
 class Terminal:
@@ -29,13 +36,12 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         environ = {**os.environ, "TERM": "dumb", "INPUTRC": os.devnull}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "turret", "chat", *args],
+            [sys.executable, "-c", TAKING, sys.executable, "-m", "turret", "chat", *args],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             env=environ,
             start_new_session=True,
-            preexec_fn=_take_terminal,
         )
         os.close(theirs)
         self._pending = ""
@@ -70,14 +76,6 @@ class Terminal:
         self.process.kill()
         self.process.wait(SECONDS)
         os.close(self._ours)
-
-
-def _take_terminal() -> None:
-    """Makes the pseudo terminal the one whose Ctrl-C this process gets."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @pytest.fixture(scope="module")

@@ -322,8 +322,8 @@ def test_a_shorter_context_is_taken_and_a_longer_one_refused(tmp_path: Path) -> 
     short, whole = (load_pretrained(path, backend="cpu", context=each).model for each in (10, None))
     assert short.context == 10 and whole.context == CONTEXT
     np.testing.assert_array_equal(logits(short, IDS[:10]), logits(whole, IDS[:10]))
-    for wrong in (0, CONTEXT + 1, True):
-        with pytest.raises(ConfigError, match=f"context is {wrong}; wanted 1 to 64"):
+    for wrong, wanted in ((0, "a whole number of at least 1"), (True, "a whole number"), (CONTEXT + 1, "1 to 64")):
+        with pytest.raises(ConfigError, match=f"context is {wrong}; wanted {wanted}"):
             load_pretrained(path, backend="cpu", context=wrong)
 
 
