@@ -137,7 +137,9 @@ def test_when_time_runs_out_every_part_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     document = read(out)
     assert document["passed"] is False
-    for part in module("check").PARTS[1:]:
+    unfinished = [part for part in module("check").PARTS[1:] if document[part]["status"] != "passed"]
+    assert {"conformance", "benchmarks", "sanitizer"} <= set(unfinished)  # a fast machine has time for the training
+    for part in unfinished:
         assert document[part]["status"] in ("failed", "skipped")
         assert document[part]["reason"].startswith("out of time")
     assert (document["sanitizer"]["status"], document["sanitizer"]["reason"]) == ("skipped", "out of time")
