@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,28 +97,20 @@ def command(
 
 
 def _run(out: Path | None, resume: str | None, given: dict[str, Any]) -> int:
-    from turret.registry import open_backend
     from turret.train.resume import plan
     from turret.train.run import run_training
-    from turret.train.telemetry import choose_sink
 
-    from .notices import notice, switch_to_json
+    from .planned_run import carry_out, exit_status
 
     planned = plan(out, resume, given)
-    if planned.config.log == "json" or (planned.config.log == "auto" and not sys.stderr.isatty()):
-        switch_to_json()
-    for path, reason in planned.skipped:
-        notice(f"skipped the bad checkpoint {path}: {reason}")
-    if planned.notice:
-        notice(planned.notice)
-    backend = open_backend(planned.config.backend)
-    sink = choose_sink(planned.config.log, sys.stderr)
-    try:
-        result = run_training(planned.config, planned.out, backend, resume=planned.checkpoint, observers=[sink])
-    finally:
-        sink.close()
+    result = carry_out(
+        planned,
+        lambda backend, sink: run_training(
+            planned.config, planned.out, backend, resume=planned.checkpoint, observers=[sink]
+        ),
+    )
     _report(result, planned.out)
-    return {"finished": 0, "SIGINT": 130, "SIGTERM": 143}[result.done.reason]
+    return exit_status(result.done.reason)
 
 
 def _report(result: Any, out: Path) -> None:

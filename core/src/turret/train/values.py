@@ -79,6 +79,17 @@ def known_values(
     return checked
 
 
+def require_kept(config: object, given: Mapping[str, Any], changeable: frozenset[str]) -> None:
+    """Raises: ConfigError for a value that would make a resumed run another one."""
+    for key, value in given.items():
+        if key not in changeable and getattr(config, key) != value:
+            free = ", ".join(sorted(k.replace("_", "-") for k in changeable))
+            raise ConfigError(
+                f"a resumed run keeps {key.replace('_', '-')} {shown(getattr(config, key))}, got {shown(value)}; "
+                f"leave it out or start a new run; a resumed run may change {free}"
+            )
+
+
 def require_count(name: str, value: int, least: int, *, bits: int = 63) -> None:
     """Raises: ConfigError unless least <= value < 2**bits."""
     option = name.replace("_", "-")

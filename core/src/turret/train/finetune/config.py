@@ -17,7 +17,7 @@ from turret.spi import ConfigError, ScaleCode
 from ..checkpoint.content import LARGEST_COUNT
 from ..config import ScheduleName
 from ..precision import PRECISIONS
-from ..values import known_values, require_count, require_word, shown, typed
+from ..values import known_values, require_count, require_kept, require_word, shown, typed
 
 Method = Literal["full", "lora", "qlora"]
 Output = Literal["both", "adapter", "merged"]
@@ -183,13 +183,7 @@ class FinetuneConfig:
 
         Raises: ConfigError for a value that would make it another run.
         """
-        for key, value in given.items():
-            if key not in CHANGEABLE and getattr(self, key) != value:
-                free = ", ".join(sorted(k.replace("_", "-") for k in CHANGEABLE))
-                raise ConfigError(
-                    f"a resumed run keeps {key.replace('_', '-')} {shown(getattr(self, key))}, got {shown(value)}; "
-                    f"leave it out or start a new run; a resumed run may change {free}"
-                )
+        require_kept(self, given, CHANGEABLE)
         return replace(self, **given)
 
 
